@@ -3,11 +3,13 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <new>
+#include <system_error>
 
 #include "mesh.hpp"
 #include "settings.hpp"
@@ -68,6 +70,11 @@ network* start_once() noexcept {
         start();
     } catch (std::exception const& e) {
         has_failed = true;
+        if (auto const* const coded = dynamic_cast<std::system_error const*>(&e)) {
+            int const number = coded->code().value();
+            for (int const resource : {EMFILE, ENFILE, ENOMEM, EAGAIN})
+                if (number == resource) network::set_missing(number);
+        }
         std::fprintf(stderr, "rcverbs-fabric: there are no devices: %s\n", e.what());
     }
     return started;

@@ -12,11 +12,11 @@
 namespace rcverbs::fabric::detail {
 
 /// Returns the errno that was ordered for this call, else the result of `act(network, lock)`, an
-/// errno. ENODEV without a network.
+/// errno. network::missing() without a network.
 template <class Act>
 int enter(char const* function, Act&& act) {
     network* const n = network::current();
-    if (n == nullptr) return ENODEV;
+    if (n == nullptr) return network::missing();
     if (n->faults.call_watcher) n->faults.call_watcher(function);
     inside const mark;
     auto held = n->lock();

@@ -20,6 +20,7 @@ namespace rcverbs::fabric::detail {
 namespace {
 
 std::atomic<network*> the_network{nullptr};
+std::atomic<int> why_missing{ENODEV};
 std::atomic<network* (*)() noexcept> the_starter{nullptr};
 
 std::uint64_t choose_seed(world_options const& options) {
@@ -110,6 +111,10 @@ network* network::current() noexcept {
 
 void network::set_starter(network* (*start)() noexcept) noexcept { the_starter = start; }
 
+int network::missing() noexcept { return why_missing; }
+
+void network::set_missing(int number) noexcept { why_missing = number; }
+
 void network::forget() noexcept { the_network = nullptr; }
 
 network::network(world_options options, make_wire const& make)
@@ -125,10 +130,16 @@ network::network(world_options options, make_wire const& make)
     network* none = nullptr;
     if (!the_network.compare_exchange_strong(none, this))
         throw std::logic_error{"fabric: there is a world already"};
-    if (is_stepped()) {
-        start_virtual_time();
-        return;
+    try {
+        begin(make);
+    } catch (...) {
+        the_network = nullptr;
+        throw;
     }
+}
+
+void network::begin(make_wire const& make) {
+    if (is_stepped()) return start_virtual_time();
     if (make) {
         others = make(*this);
         next_qp_ = others->first_qp_num();

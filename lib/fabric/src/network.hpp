@@ -54,6 +54,9 @@ public:
     static network* current() noexcept;
     /// Makes current() call `start` while there is no network.
     static void set_starter(network* (*start)() noexcept) noexcept;
+    /// Why current() has none: ENODEV, or what the starter lacked.
+    static int missing() noexcept;
+    static void set_missing(int number) noexcept;
     /// After a fork, the child has no network: the thread and the sockets of this one are its parent's.
     static void forget() noexcept;
 
@@ -214,6 +217,7 @@ public:
     void overrun(device& on);
 
 private:
+    void begin(make_wire const& make);
     // failures.cpp
     void abandon(device& on, bool tells_peers);
 
