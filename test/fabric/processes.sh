@@ -6,7 +6,7 @@ set -uo pipefail
 
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
-    demo_write demo_read demo_atomic nvme nvme_nbd copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server few_descriptors
+    demo_write demo_read demo_atomic nvme nvme_nbd copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server few_descriptors late_listener
     a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric libfabric_rma namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_wrongly pyverbs
     joined joined_again joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
@@ -230,6 +230,10 @@ a_port_is_taken_once() {
     if on 1 rping -s -C 1 >"$work/second.out" 2>&1; then fail 'a second server listens at the same port'; fi
     grep -q 'Address already in use' "$work/second.out" || fail 'another error'
     on 2 rping -c -C 3 -a 10.77.0.1 >"$work/client.out" 2>&1 || fail 'the first server does not listen any more'
+}
+late_listener() {
+    cp "$here/late_listener.py" "$work/"
+    on 1 /usr/bin/python3 "$work/late_listener.py" 10.77.0.1 >"$work/client.out" 2>&1 || fail 'a request does not wait for its listener'
 }
 few_descriptors() {
     local most status

@@ -24,6 +24,10 @@ using state = cm_id::state;
 constexpr std::size_t request_data_max = 56;
 constexpr std::size_t reply_data_max = 196;
 constexpr std::size_t rejection_data_max = 148;
+// How long a request from another process waits for a listener. On adapters the resolution of a route takes as long, and some
+// programs (perftest with -R) connect again before their server listens again.
+constexpr std::chrono::milliseconds listener_patience{100};
+constexpr std::chrono::milliseconds listener_pause{2};
 
 // Rejection reasons. Source: InfiniBand specification, volume 1, table "REJ reasons".
 constexpr int no_such_service = 8;
@@ -646,11 +650,8 @@ int connection_manager::create_queue_pair(
 void connection_manager::send(device& from, cm_message m) {
     if (!from.is_reachable()) return;
     if (net_.others != nullptr && net_.others->is_elsewhere(m.to, m.to_id)) {
-        if (net_.others->send(m) || m.what != cm_message::kind::request) return;
-        // As its kernel answers for a process that is not there.
-        cm_message refusal = answer_to(m, cm_message::kind::rejection);
-        refusal.reason = no_such_service;
-        net_.at(net_.now(), [this, refusal = std::move(refusal)] { receive(refusal); });
+        if (m.what != cm_message::kind::request) net_.others->send(m);
+        else send_request(std::move(m), net_.now() + listener_patience);
         return;
     }
     device* const to = device_with(m.to);
@@ -664,6 +665,21 @@ void connection_manager::send(device& from, cm_message m) {
     net_.at(from.link_free, [this, to, m = std::move(m)] {
         if (to->is_reachable()) receive(m, *to);
     });
+}
+
+void connection_manager::send_request(cm_message m, nanoseconds until) {
+    auto const from = ids_.find(m.from_id);
+    if (from == ids_.end() || from->second->at != state::request_sent) return;  // it has given up
+    if (net_.others->send(m)) return;
+    if (net_.now() < until) {
+        return net_.at(net_.now() + listener_pause, [this, m = std::move(m), until]() mutable {
+            send_request(std::move(m), until);
+        });
+    }
+    // As its kernel answers for a process that is not there.
+    cm_message refusal = answer_to(m, cm_message::kind::rejection);
+    refusal.reason = no_such_service;
+    net_.at(net_.now(), [this, refusal = std::move(refusal)] { receive(refusal); });
 }
 
 void connection_manager::receive(cm_message const& m) {
@@ -757,7 +773,9 @@ int connection_manager::connect(rdma_cm_id* raw, rdma_conn_param const* p) {
     return 0;
 }
 
-void connection_manager::on_connect_request(cm_message const& m, device& at) {
+void connection_manager::on_connect_request(
+    cm_message const& m, device& at, std::optional<nanoseconds> until
+) {
     auto const refuse = [&](int reason) {
         cm_message answer = answer_to(m, cm_message::kind::rejection);
         answer.reason = reason;
@@ -773,7 +791,14 @@ void connection_manager::on_connect_request(cm_message const& m, device& at) {
                              (is_any(id->local) || is_same(id->local, m.to));
         if (listens && (found == nullptr || id->number < found->number)) found = id;
     }
-    if (found == nullptr) return refuse(no_such_service);
+    if (found == nullptr) {
+        auto const last =
+            until.value_or(net_.others == nullptr ? net_.now() : net_.now() + listener_patience);
+        if (net_.now() >= last) return refuse(no_such_service);
+        return net_.at(net_.now() + listener_pause, [this, m, &at, last] {
+            if (at.is_reachable()) on_connect_request(m, at, last);
+        });
+    }
     cm_id& listener = *found;
     if (listener.waiting_requests >= static_cast<std::size_t>(listener.backlog))
         return refuse(refused_by_program);

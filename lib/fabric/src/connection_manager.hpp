@@ -78,7 +78,8 @@ private:
     void send(device& from, cm_message m);
     void receive(cm_message const& m, device& at);
     void expect_answer(cm_id& id, cm_id::state while_in, rdma_cm_event_type otherwise, int status);
-    void on_connect_request(cm_message const& m, device& at);
+    void send_request(cm_message m, nanoseconds until);
+    void on_connect_request(cm_message const& m, device& at, std::optional<nanoseconds> until = {});
     void on_reply(cm_message const& m);
     void on_ready(cm_message const& m);
     void on_rejection(cm_message const& m);
