@@ -1590,10 +1590,6 @@ fi
 # One cluster for all cases.
 if [[ " ${all//$'\n'/ }" == *" ceph_"* ]]; then
     ceph_script=$(dirname "$0")/ceph.sh cluster=$(mktemp -d)
-    # Ceph bypasses the page cache, which a file system in memory does not allow.
-    truncate -s 1800M "$cluster.img"
-    modprobe loop
-    { mkfs.ext4 -q -O ^has_journal "$cluster.img" && mount "$(losetup --find --show "$cluster.img")" "$cluster"; } || exit 1
     "$ceph_script" start "$cluster" || { echo "initiator.sh: no Ceph cluster"; exit 1; }
     trap '"$ceph_script" stop "$cluster"' EXIT
 fi
