@@ -713,6 +713,10 @@ tcp_address tcp_address::parse(std::string const& text) {
     bool const is_address = text.starts_with("tcp:") && colon > 4 && colon + 1 < text.size();
     if (!is_address) throw std::runtime_error{"'" + text + "' is not tcp:HOST:PORT"};
     tcp_address a{text.substr(4, colon - 4), text.substr(colon + 1)};
+    // Asio takes such a number modulo 65536.
+    bool const is_number = a.port.find_first_not_of("0123456789") == a.port.npos;
+    if (is_number && (a.port.size() > 5 || std::stoul(a.port) > 65535))
+        throw std::runtime_error{"'" + text + "': there is no port " + a.port};
     if (a.host.starts_with('[') && a.host.ends_with(']'))
         a.host = a.host.substr(1, a.host.size() - 2);
     return a;

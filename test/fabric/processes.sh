@@ -241,7 +241,7 @@ few_descriptors() {
         on 1 bash -c "ulimit -n $most; exec '$work/rdma-server' write" >"$work/server.out" 2>&1
         status=$?
         [ $status = 3 ] || fail "with $most descriptors: status $status"
-        grep -q 'Too many open files. Raise the limit with ulimit -n' "$work/server.out" || fail "with $most descriptors: another error"
+        grep -q 'Too many open files.*aise the limit with ulimit -n' "$work/server.out" || fail "with $most descriptors: another error"
     done
 }
 nobody_listens() {
@@ -558,6 +558,8 @@ joined_wrongly() {
     grep -q "tcp:127.0.0.1:$tcp: .*refused" "$work/client.out" || fail 'not the reason'
     run_at b --join somewhere true >"$work/client.out" 2>&1
     [ $? = 2 ] || fail 'a wrong address is not a wrong use'
+    run_at b --listen tcp:127.0.0.1:99999 true >"$work/client.out" 2>&1
+    [ $? = 2 ] && grep -q 'there is no port 99999' "$work/client.out" || fail 'a wrong port is not a wrong use'
     hub rping -s -P
     run_at c --listen "tcp:127.0.0.1:$tcp" true >"$work/client.out" 2>&1 && fail 'two listen at one port'
     grep -q 'in use' "$work/client.out" || fail 'not the reason'
