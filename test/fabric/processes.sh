@@ -237,7 +237,7 @@ late_listener() {
 }
 few_descriptors() {
     local most status
-    for most in $(seq 9 24); do
+    for most in $(seq 12 24); do
         on 1 bash -c "ulimit -n $most; exec '$work/rdma-server' write" >"$work/server.out" 2>&1
         status=$?
         [ $status = 3 ] || fail "with $most descriptors: status $status"

@@ -4,6 +4,7 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <libnbd.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -59,7 +60,8 @@ public:
         }
         process_.emplace(words);
         auto const until = std::chrono::steady_clock::now() + 60s;
-        while (!std::filesystem::exists(here_ / "socket")) {
+        // A socket that is bound does not listen yet.
+        while (!listens()) {
             REQUIRE(std::chrono::steady_clock::now() < until);
             REQUIRE(!process_->wait(10ms));
         }
@@ -84,6 +86,14 @@ public:
     std::filesystem::path operator/(std::string const& name) const { return here_ / name; }
 
 private:
+    bool listens() const {
+        boost::asio::io_context io;
+        asio::local::stream_protocol::socket probe{io};
+        error_code ec;
+        probe.connect((here_ / "socket").string(), ec);
+        return !ec;
+    }
+
     test::folder here_;
     std::vector<std::string> command_;
     std::optional<test::child_process> process_;
