@@ -149,6 +149,9 @@ int give_name(
     file_id const& id,
     bool replaces
 ) {
+    // Who can put something else there can do so afterwards, too. What is there then is not ours to remove: it
+    // may be what another copy has finished.
+    if (!is_at(directory, temporary, id)) return error_target_changed;
     int const dir = directory.get();
     unsigned const flags = replaces ? 0 : RENAME_NOREPLACE;
     int const result = ::renameat2(dir, temporary.c_str(), dir, name.c_str(), flags);
@@ -158,10 +161,7 @@ int give_name(
         if (error == 0) ::unlinkat(dir, temporary.c_str(), 0);
         return error;
     }
-    if (result != 0) return errno;
-    if (is_at(directory, name, id)) return 0;
-    ::unlinkat(dir, name.c_str(), 0);
-    return error_target_changed;
+    return error_of(result);
 }
 
 descriptor::~descriptor() {
@@ -314,12 +314,9 @@ int tree::set_attributes(
 
 namespace {
 
-// Gives a name that is made by `make` to what it makes, in place of another if `replaces`. `is_made` finds out
-// whether a name is of that.
-template <class Make, class IsMade>
-int make_in_place(
-    descriptor const& directory, std::string const& name, bool replaces, Make make, IsMade is_made
-) {
+// Gives a name that is made by `make` to what it makes, in place of another if `replaces`.
+template <class Make>
+int make_in_place(descriptor const& directory, std::string const& name, bool replaces, Make make) {
     int error = make(name.c_str());
     if (error != EEXIST || !replaces) return error;
     struct stat s {};
@@ -331,9 +328,7 @@ int make_in_place(
     error = error_of(::renameat(directory.get(), temporary.c_str(), directory.get(), name.c_str()));
     // rename(2) leaves both names if they are of the same file.
     ::unlinkat(directory.get(), temporary.c_str(), 0);
-    if (error != 0 || is_made(name)) return error;
-    ::unlinkat(directory.get(), name.c_str(), 0);
-    return error_target_changed;
+    return error;
 }
 
 int set_attributes_of_link(descriptor const& link, attributes const& a) {
@@ -369,13 +364,9 @@ int make_symbolic_link_in(
     descriptor link;
     if (continues) link = open_link(name);
     if (!link.is_open()) {
-        int const error = make_in_place(
-            parent,
-            name,
-            replaces,
-            [&](char const* as) { return error_of(::symlinkat(target.c_str(), parent.get(), as)); },
-            [&](std::string const& at) { return open_link(at).is_open(); }
-        );
+        int const error = make_in_place(parent, name, replaces, [&](char const* as) {
+            return error_of(::symlinkat(target.c_str(), parent.get(), as));
+        });
         if (error != 0) return error;
         link = open_link(name);
     }
@@ -421,13 +412,9 @@ int tree::make_hard_link(
     if (is_there && S_ISREG(there.st_mode) && there.st_size == s.st_size &&
         there.st_mtim.tv_sec == s.st_mtim.tv_sec && there.st_mtim.tv_nsec == s.st_mtim.tv_nsec)
         return sync_directory(parent);
-    error = make_in_place(
-        parent,
-        name,
-        replaces,
-        [&, &in = parent](char const* as) { return link_open_file(file, in, as); },
-        [&, &in = parent](std::string const& at) { return is_at(in, at, id); }
-    );
+    error = make_in_place(parent, name, replaces, [&, &in = parent](char const* as) {
+        return link_open_file(file, in, as);
+    });
     return error != 0 ? error : sync_directory(parent);
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -552,4 +553,56 @@ TEST_CASE(
     };
     CHECK(makes_links());
     if (::geteuid() == 0) CHECK(as_nobody(makes_links));
+}
+
+TEST_CASE("copy: of two files that get one name, neither removes the other") {
+    folder here;
+    int error = 0;
+    copy::tree const root = copy::tree::open((here / "").string(), error);
+    REQUIRE(error == 0);
+    copy::descriptor const directory = root.open_at("", O_RDONLY | O_DIRECTORY, error);
+    REQUIRE(error == 0);
+    std::atomic<int> ready = 0;
+    std::atomic<int> failures = 0;
+    constexpr int rounds = 8'000;
+    auto const name_files = [&](std::string const& temporary, bool is_link) {
+        for (int i = 1; i <= rounds; ++i) {
+            int failed = 0;
+            copy::descriptor const file =
+                copy::open_here(directory, temporary, O_RDWR | O_CREAT | O_EXCL, failed);
+            struct stat s {};
+            if (failed != 0 || ::fstat(file.get(), &s) != 0) ++failures;
+            // Both at once.
+            ++ready;
+            while (ready < 2 * i) {}
+            copy::file_id const id = copy::file_id::of(s);
+            failed = is_link ? root.make_hard_link({"name"}, temporary, id, true, false)
+                             : copy::give_name(directory, file, temporary, "name", id, true);
+            if (is_link) ::unlinkat(directory.get(), temporary.c_str(), 0);
+            if (failed != 0 || ::faccessat(directory.get(), "name", F_OK, 0) != 0) ++failures;
+        }
+    };
+    bool const has_links = GENERATE(false, true);
+    std::thread other{[&] { name_files("two", has_links); }};
+    name_files("one", has_links);
+    other.join();
+    CHECK(failures == 0);
+    CHECK(fs::exists(here / "name"));
+}
+
+TEST_CASE("copy: a temporary file that another has replaced gets no name") {
+    folder here;
+    int error = 0;
+    copy::tree const root = copy::tree::open((here / "").string(), error);
+    copy::descriptor const directory = root.open_at("", O_RDONLY | O_DIRECTORY, error);
+    copy::descriptor const file =
+        copy::open_here(directory, "temporary", O_RDWR | O_CREAT | O_EXCL, error);
+    struct stat s {};
+    REQUIRE(::fstat(file.get(), &s) == 0);
+    std::ofstream{here / "hers"} << "hers";
+    fs::rename(here / "hers", here / "temporary");
+    error = copy::give_name(directory, file, "temporary", "name", copy::file_id::of(s), true);
+    CHECK(error == copy::error_target_changed);
+    CHECK_FALSE(fs::exists(here / "name"));
+    CHECK(fs::exists(here / "temporary"));
 }
