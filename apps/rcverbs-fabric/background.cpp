@@ -50,11 +50,11 @@ std::string read_line(int from) {
 
 }  // namespace
 
-void background::report(std::string const& text) {
+bool background::report(std::string const& text) {
     descriptor const to = std::exchange(status_, descriptor{});
-    if (!to) return;
+    if (!to) return false;
     std::string const line = text + '\n';
-    static_cast<void>(::write(to.get(), line.data(), line.size()));
+    return ::write(to.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size());
 }
 
 started_background start_background(std::function<void(background&)> const& body) {

@@ -17,8 +17,8 @@ public:
 
     /// Readable as soon as the command and its children have ended.
     detail::descriptor const& life() const noexcept { return life_; }
-    /// Says once, in a line, how its start went.
-    void report(std::string const& text);
+    /// Says once, in a line, how its start went; false if that has been said.
+    bool report(std::string const& text);
 
 private:
     detail::descriptor life_;

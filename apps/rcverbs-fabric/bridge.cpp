@@ -194,8 +194,11 @@ public:
         if (numbers_) ::unlink(where.bridge_path().c_str());
     }
     void on_state() { background_.report("ready"); }
+    // @param why  Empty if the other machine has left in order.
     void on_end(std::string const& why) {
-        background_.report("error " + why);
+        bool const is_said =
+            background_.report("error " + (why.empty() ? "the other machine has left" : why));
+        if (!is_said && !why.empty()) complain("the other machine: " + why);
         if (!acceptor_) io.stop();
     }
     // What there is here, except for what is the link's.
@@ -372,8 +375,7 @@ void link::end(std::string const& why) {
     reserved_.clear();
     theirs_ = {};
     for (auto const& [token, then] : std::exchange(wanted_, {})) then(0);
-    if (!why.empty()) complain("the other machine: " + why);
-    runner_.on_end(why.empty() ? "the other machine has left" : why);
+    runner_.on_end(why);
 }
 
 void link::show(network_state const& all) {

@@ -91,6 +91,10 @@ int run(fabric_arguments& a) {
     a.chosen.directory_path = where.path();
     using rcverbs::fabric::bridge;
     using rcverbs::fabric::tcp_address;
+    // All processes of a network go on step by step, or none.
+    std::optional<std::uint64_t> const seed = seed_of_stepper(where);
+    if (seed && !(a.listens_at.empty() && a.joins.empty()))
+        throw std::runtime_error{"a stepped network is joined by no other one"};
     // Stays open in the command and its children, as the lock does.
     descriptor bridged;
     if (!a.listens_at.empty()) bridged = bridge::listen(where, tcp_address::parse(a.listens_at));
@@ -99,13 +103,11 @@ int run(fabric_arguments& a) {
     if (gets_node) held = join(where, tcp_address::parse(a.joins), bridged);
     else if (!a.joins.empty() && !where.has_bridge())
         bridged = bridge::join(where, tcp_address::parse(a.joins));
-    // All processes of a network go on step by step, or none.
     descriptor stepped;
-    if (auto const seed = seed_of_stepper(where)) {
+    if (seed) {
         if (a.chosen.seed.value_or(*seed) != *seed)
             throw std::runtime_error{
                 "the network " + a.chosen.network + " has --seed " + std::to_string(*seed)};
-        if (bridged) throw std::runtime_error{"a stepped network is joined by no other one"};
         a.chosen.is_stepped = true;
         a.chosen.seed = seed;
     } else if (a.chosen.is_stepped) {
@@ -122,8 +124,7 @@ int run(fabric_arguments& a) {
     if (!a.chosen.capture.empty()) {
         // Commands in other folders write to the same file. What is there already belongs to the same network.
         a.chosen.capture = fs::absolute(a.chosen.capture);
-        if (!fs::exists(a.chosen.capture))
-            rcverbs::fabric::detail::capture::create(a.chosen.capture);
+        rcverbs::fabric::detail::capture::create(a.chosen.capture);
     }
     a.chosen.to_environment();
     auto const addresses = rcverbs::fabric::detail::addresses_of(held.number, 0);
@@ -169,21 +170,26 @@ std::string name_of(pid_t process) {
     return program.filename();
 }
 
+// One that nobody has created has none.
+std::vector<std::uint32_t> nodes_of(std::optional<directory> const& where) {
+    return where ? where->nodes() : std::vector<std::uint32_t>{};
+}
+
 int list(fabric_arguments const& a) {
-    directory const where = directory::of_network(a.chosen.network);
-    auto const nodes = where.nodes();
+    auto const where = directory::find_network(a.chosen.network);
+    auto const nodes = nodes_of(where);
     if (nodes.empty())
         std::fprintf(stderr, "rcverbs-fabric: nobody is in network %s\n", a.chosen.network.c_str());
     for (std::uint32_t const node : nodes) {
         std::printf("%u  %s", node, rcverbs::fabric::detail::addresses_of(node, 0).front().c_str());
-        for (std::uint32_t const slot : where.slots(node)) {
-            pid_t const process = where.process_of(node, slot);
+        for (std::uint32_t const slot : where->slots(node)) {
+            pid_t const process = where->process_of(node, slot);
             if (process == 0) std::printf("  elsewhere");
             else std::printf("  %d %s", process, name_of(process).c_str());
-            if (auto const faults = where.faults_of(node, slot); process != 0 && !faults.empty())
+            if (auto const faults = where->faults_of(node, slot); process != 0 && !faults.empty())
                 std::printf(" (%s)", faults.c_str());
         }
-        for (std::uint32_t const port : where.ports(node)) std::printf("  port %u", port);
+        for (std::uint32_t const port : where->ports(node)) std::printf("  port %u", port);
         std::printf("\n");
     }
     return 0;
@@ -191,15 +197,15 @@ int list(fabric_arguments const& a) {
 
 // Tells the processes of a node, or of all nodes.
 int tell(fabric_arguments const& a, std::string const& text) {
-    directory const where = directory::of_network(a.chosen.network);
+    auto const where = directory::find_network(a.chosen.network);
     std::vector<std::byte> const bytes = rcverbs::fabric::detail::control_frame(text);
     std::size_t told = 0;
-    for (std::uint32_t const node : where.nodes()) {
+    for (std::uint32_t const node : nodes_of(where)) {
         if (a.node != 0 && node != a.node) continue;
-        for (std::uint32_t const slot : where.slots(node)) {
-            if (where.process_of(node, slot) == 0) continue;  // of another machine
+        for (std::uint32_t const slot : where->slots(node)) {
+            if (where->process_of(node, slot) == 0) continue;  // of another machine
             descriptor const socket =
-                rcverbs::fabric::detail::connect_to(where.socket_path(node, slot));
+                rcverbs::fabric::detail::connect_to(where->socket_path(node, slot));
             if (socket && ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) >= 0)
                 ++told;
         }
@@ -214,10 +220,11 @@ int tell(fabric_arguments const& a, std::string const& text) {
 }
 
 int kill_node(fabric_arguments const& a) {
-    directory const where = directory::of_network(a.chosen.network);
+    auto const where = directory::find_network(a.chosen.network);
     std::size_t killed = 0;
-    for (std::uint32_t const slot : where.slots(a.node)) {
-        pid_t const process = where.process_of(a.node, slot);
+    auto const slots = where ? where->slots(a.node) : std::vector<std::uint32_t>{};
+    for (std::uint32_t const slot : slots) {
+        pid_t const process = where->process_of(a.node, slot);
         if (process > 0 && ::kill(process, SIGKILL) == 0) ++killed;
     }
     if (killed > 0) return 0;

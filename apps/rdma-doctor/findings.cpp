@@ -393,6 +393,7 @@ std::vector<ranked_gid> ranked(port const& p) {
 }
 
 std::vector<std::string> addresses_to_try(machine const& m) {
+    if (!m.fabric_address.empty()) return {m.fabric_address};
     std::vector<std::string> out;
     auto const add = [&](std::string const& address) {
         if (std::ranges::find(out, address) == out.end()) out.push_back(address);

@@ -391,6 +391,8 @@ machine look_at_this_machine() {
     rlimit lock{};
     if (::getrlimit(RLIMIT_MEMLOCK, &lock) == 0)
         m.memory_lock_bytes = lock.rlim_cur == RLIM_INFINITY ? unlimited : lock.rlim_cur;
+    if (char const* const address = std::getenv("RCVERBS_FABRIC_ADDRESS"))
+        m.fabric_address = address;
     add_addresses(m);
     if (std::ranges::any_of(m.devices, &rdma_device::is_software)) m.firewall = firewall_rules();
     ask_verbs(m);

@@ -112,6 +112,9 @@ struct machine {
     std::string distribution;
     bool is_container = false;
     enum class sys_state { complete, not_mounted, of_another_namespace };
+    /// Its address, if this process is a node of rcverbs-fabric: its devices exist in memory, and nothing else here is
+    /// about them.
+    std::string fabric_address;
     /// What /sys shows. That of another network namespace has its devices and interfaces.
     sys_state sys = sys_state::complete;
     /// The systemd service that this process belongs to; empty if it belongs to none.

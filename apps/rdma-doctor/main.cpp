@@ -25,7 +25,7 @@ struct doctor_arguments {
 rdma_doctor::examination examine(doctor_arguments const& a) {
     rdma_doctor::examination e;
     e.seen = rdma_doctor::look_at_this_machine();
-    e.found = rdma_doctor::findings(e.seen);
+    if (e.seen.fabric_address.empty()) e.found = rdma_doctor::findings(e.seen);
     auto const addresses =
         a.address.empty() ? rdma_doctor::addresses_to_try(e.seen) : std::vector{a.address};
     for (std::string const& address : addresses) {

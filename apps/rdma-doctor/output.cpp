@@ -136,11 +136,7 @@ ordered_json to_json(rdma_device const& d) {
     return out;
 }
 
-}  // namespace
-
-std::string text(examination const& e) {
-    machine const& m = e.seen;
-    std::ostringstream out;
+void write_machine(std::ostream& out, machine const& m) {
     out << "kernel     " << m.kernel << (m.is_container ? ", in a container" : "")
         << "\nmodules    ";
     for (module const& one : m.modules)
@@ -158,6 +154,18 @@ std::string text(examination const& e) {
     if (!m.firewall) out << "firewall   not known: its rules are read with root's rights and nft\n";
     for (rdma_device const& d : m.devices) write_device(out, d);
     out << '\n';
+}
+
+}  // namespace
+
+std::string text(examination const& e) {
+    machine const& m = e.seen;
+    std::ostringstream out;
+    if (m.fabric_address.empty()) write_machine(out, m);
+    else
+        out << "devices    exist in memory: this is a node of rcverbs-fabric, with the address "
+            << m.fabric_address
+            << "\n           without rcverbs-fabric, rdma-doctor examines the machine\n\n";
     for (self_test_result const& t : e.tests) {
         out << "self-test at " << t.address << ": " << (t.done.empty() ? "nothing" : joined(t.done))
             << " succeeded";
@@ -176,7 +184,8 @@ std::string text(examination const& e) {
         return printable(out.str());
     }
     if (e.works()) {
-        out << "RDMA works on this machine.\n";
+        out << "RDMA works " << (m.fabric_address.empty() ? "on this machine" : "in this node")
+            << ".\n";
     } else if (e.works_locally()) {
         out << "RDMA works within this machine only: its firewall drops the packets of other "
                "machines at "
@@ -193,6 +202,7 @@ std::string json(examination const& e) {
         {"works", e.works()},
         {"works_locally", e.works_locally()},
         {"kernel", m.kernel},
+        {"fabric_address", m.fabric_address},
         {"is_container", m.is_container},
         {"may_lock_all", m.may_lock_all},
         {"firewall_is_known", m.firewall.has_value()}};

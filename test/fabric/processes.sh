@@ -6,7 +6,7 @@ set -uo pipefail
 
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
-    demo_write demo_read demo_atomic nvme nvme_nbd copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server few_descriptors late_listener
+    demo_write demo_read demo_atomic nvme nvme_nbd copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server few_descriptors late_listener the_doctor
     a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric libfabric_rma namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_wrongly pyverbs
     joined joined_again joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
@@ -24,7 +24,7 @@ trap 'exec 2>/dev/null; kill -9 $(left) $(jobs -p); wait; rm -rf "$work"' EXIT
 chmod 755 "$work"
 mkdir -m 700 "$work/run"
 cp -r "$built/rcverbs-fabric.d" "$work/"
-for program in rcverbs-fabric rdma-bench rdma-server rdma-client rdma-copy; do cp "$built/$program" "$work/"; done
+for program in rcverbs-fabric rdma-bench rdma-server rdma-client rdma-copy rdma-doctor; do cp "$built/$program" "$work/"; done
 as_nobody=()
 if [ "$(id -u)" = 0 ]; then
     chown -R 65534:65534 "$work/run"
@@ -223,6 +223,11 @@ one_node() {
     on 1 rping -c -C 3 -a 10.77.0.1 >"$work/client.out" 2>&1 || fail "the client ended with $?"
     wait "$server" || fail "the server ended with $?"
 }
+the_doctor() {
+    on 3 "$work/rdma-doctor" >"$work/client.out" 2>&1 || fail "the doctor ended with $?"
+    grep -q 'a node of rcverbs-fabric, with the address 10.77.0.3' "$work/client.out" || fail 'it does not say where it is'
+    grep -q 'RDMA works in this node' "$work/client.out" || fail 'nothing works'
+}
 a_port_is_taken_once() {
     need rping
     serve 1 rping -s -C 3
@@ -378,11 +383,21 @@ wrong_usage() {
     grep -q 'lits is none of' "$work/client.out" || fail 'the wrong subcommand is not named'
     fabric list >"$work/list.out" 2>&1 || fail 'a network without nodes'
     grep -q 'nobody is in network default' "$work/list.out" || fail 'a network without nodes is not named'
+    fabric list --network nowhere 2>"$work/list.out"
+    fabric link down --network nowhere 2>"$work/list.out" && fail 'a link of a network that is not there'
+    [ ! -e "$work/run/rcverbs/nowhere" ] || fail 'looking at a network creates it'
     fabric run --loss 2 true 2>"$work/client.out"
     [ $? = 2 ] || fail 'a loss of 2'
     fabric kill 7 2>"$work/client.out" && fail 'a node that does not exist'
     fabric run -q --kill 1 true 2>"$work/client.out"
     [ $? = 2 ] || fail 'a kill without a packet'
+    fabric run -q --kill 1@0 true 2>"$work/client.out"
+    [ $? = 2 ] && grep -q 'PACKET=0 is not a number from 1 to' "$work/client.out" || fail 'packet 0 has no range'
+    echo text >"$work/run/text"
+    chmod 666 "$work/run/text"
+    fabric run -q --pcap "$work/run/text" true 2>"$work/client.out" && fail 'a capture in a file that is none'
+    grep -q 'text: no capture of rcverbs-fabric' "$work/client.out" || fail 'not the reason'
+    [ "$(cat "$work/run/text")" = text ] || fail 'the file has changed'
     local seed
     for seed in -1 99999999999999999999999 x 1x; do
         fabric run -q --seed "$seed" true 2>"$work/client.out"
@@ -568,7 +583,7 @@ joined_wrongly() {
     local other=$!
     await sees b 1 ''
     run_at b --join "tcp:127.0.0.1:$tcp" true >"$work/client.out" 2>&1 && fail 'two nodes have one number'
-    grep -q 'both networks have a node 1' "$work/client.out" || fail 'not the reason'
+    [ "$(grep -c 'both networks have a node 1' "$work/client.out")" = 1 ] || fail 'the reason is not said once'
     kill "$other"
     kill -0 "$server" || fail 'the server has ended'
 }
@@ -736,6 +751,8 @@ stepped_wrongly() {
     grep -q 'in use' "$work/client.out" || fail 'not the reason'
     fabric run -q --stepped --seed 7 --network other sleep 60 &
     await eval 'fabric list --network other | grep -q "^1 "'
+    fabric run -q --listen "tcp:127.0.0.1:$tcp" --network other true >"$work/client.out" 2>&1 && fail 'a stepped network listens'
+    grep -q 'a stepped network is joined by no other one' "$work/client.out" || fail 'not the reason'
     fabric run -q --stepped --seed 8 --network other true >"$work/client.out" 2>&1 && fail 'two seeds'
     grep -q 'has --seed 7' "$work/client.out" || fail 'not the reason'
     # It goes on beside those who say nothing, or nonsense, to its stepper.

@@ -347,11 +347,15 @@ std::vector<std::byte> roce_frame(cm_message const& m, ibv_gid const& from, ibv_
 }
 
 void capture::create(std::string const& path) {
-    descriptor const file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)};
+    descriptor const file{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
     // In the byte order of this machine, with nanoseconds; version 2.4; Ethernet.
     std::array<std::uint32_t, 6> const head{0xa1b23c4d, 4U << 16 | 2U, 0, 0, 65535, 1};
-    if (!file || ::write(file.get(), head.data(), sizeof head) != sizeof head)
+    std::array<std::uint32_t, 6> there{};
+    ssize_t const size = file ? ::pread(file.get(), there.data(), sizeof there, 0) : -1;
+    if (size < 0 || (size == 0 && ::write(file.get(), head.data(), sizeof head) != sizeof head))
         throw std::runtime_error{path + ": " + std::generic_category().message(errno)};
+    if (size > 0 && there != head)
+        throw std::runtime_error{path + ": no capture of rcverbs-fabric: name another file"};
 }
 
 capture::capture(std::string const& path)

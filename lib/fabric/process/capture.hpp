@@ -24,7 +24,8 @@ std::vector<std::byte> roce_frame(cm_message const& m, ibv_gid const& from, ibv_
 
 class capture {
 public:
-    /// Writes the head of a new file, instead of what the file had. Throws std::runtime_error.
+    /// Writes the head of a file that is new or empty; leaves a capture of earlier commands as it is. Throws
+    /// std::runtime_error, also if the file is something else.
     static void create(std::string const& path);
     /// Appends to a file that was created. Throws std::runtime_error.
     explicit capture(std::string const& path);

@@ -162,6 +162,14 @@ directory directory::of_network(std::string const& name) {
     return directory{std::move(path)};
 }
 
+std::optional<directory> directory::find_network(std::string const& name) {
+    struct stat s {};
+    bool const is_absent =
+        is_network_name(name) && ::lstat((base() + '/' + name).c_str(), &s) != 0 && errno == ENOENT;
+    if (is_absent) return std::nullopt;
+    return of_network(name);
+}
+
 directory::directory(std::string path) : path_{std::move(path)} { check(path_); }
 
 descriptor directory::open(std::string const& file, int flags) const {

@@ -62,6 +62,8 @@ public:
     /// The directory of the network with this name, created with mode 0700. Throws
     /// std::runtime_error if the name is no file name, or if others may write there.
     static directory of_network(std::string const& name);
+    /// The same of one that is there; creates nothing.
+    static std::optional<directory> find_network(std::string const& name);
     /// Throws std::runtime_error if others may write there.
     explicit directory(std::string path);
 

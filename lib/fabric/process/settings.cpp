@@ -30,7 +30,9 @@ Number parse(std::string const& what, std::string const& value, Number min, Numb
     Number n{};
     auto const [end, error] = std::from_chars(value.data(), value.data() + value.size(), n);
     if (error != std::errc{} || end != value.data() + value.size() || !(n >= min && n <= max))
-        throw std::runtime_error{what + "=" + value + " is out of range"};
+        throw std::runtime_error{
+            what + "=" + value + " is not a number from " + std::to_string(min) + " to " +
+            std::to_string(max)};
     return n;
 }
 
