@@ -228,7 +228,8 @@ public:
                 get_executor(),
                 [](auto handler, std::shared_ptr<detail::acceptor_core> const& core) {
                     start_get_request(*core, detail::request_handler{std::move(handler)});
-                }},
+                },
+                detail::failure_of{this}},
             token,
             core_
         );
@@ -294,7 +295,8 @@ public:
                                   ));
                             }}}
                     );
-                }},
+                },
+                detail::failure_of{this}},
             token,
             core_,
             std::move(where)
@@ -316,7 +318,8 @@ public:
                 get_executor(),
                 [](auto handler, std::shared_ptr<detail::acceptor_core> const& core) {
                     start_wait_idle(*core, detail::control_handler{std::move(handler)});
-                }},
+                },
+                detail::failure_of{this}},
             token,
             core_
         );

@@ -539,7 +539,8 @@ private:
                    std::shared_ptr<detail::connection_core> const& core,
                    Start const& begin) {
                     begin(*core, detail::control_handler{std::move(handler)});
-                }},
+                },
+                detail::failure_of{this}},
             token,
             core_,
             std::move(start)

@@ -312,7 +312,8 @@ public:
                             }}},
                         claim
                     );
-                }},
+                },
+                detail::failure_of{this}},
             token,
             core_,
             target_

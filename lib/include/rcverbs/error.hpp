@@ -120,6 +120,9 @@ enum class errc {
     /// The peer sends packets that are larger than the port of this side receives: the network interfaces
     /// of the two sides have different MTUs.
     path_mtu_too_large = 43,
+    /// The completion token `blocking` was used by a thread that runs the object's executor, or nobody
+    /// runs that.
+    would_deadlock = 44,
 };
 
 /// The status of a failed work completion, numbered as in `enum ibv_wc_status`. Source:

@@ -7,6 +7,8 @@
 // Values; no threading rule.
 #pragma once
 
+#include <boost/system/system_error.hpp>
+
 #include <string>
 
 #include <rcverbs/close_reason.hpp>
@@ -66,6 +68,24 @@ struct RCVERBS_EXPORT failure {
 
     /// One line: step, address, cause, status and remedy. "no failure" without a code.
     std::string message() const;
+};
+
+/// Thrown for an operation that failed as its object did: what() is the failure's message.
+class RCVERBS_EXPORT operation_failed : public boost::system::system_error {
+public:
+    explicit operation_failed(failure why);
+    operation_failed(operation_failed const&) = default;
+    operation_failed& operator=(operation_failed const&) = default;
+    ~operation_failed() noexcept override;
+
+    /// failure::message().
+    char const* what() const noexcept override { return text_.c_str(); }
+    /// The object's last_failure() after the operation.
+    failure const& why() const noexcept { return why_; }
+
+private:
+    failure why_;
+    std::string text_;
 };
 
 }  // namespace rcverbs

@@ -161,7 +161,8 @@ public:
     /// @param token       Completion token.
     /// @par Completion signature  `void(error_code, void*)`
     /// @par Executor              The handler's associated executor; it has work until then.
-    ///                            REQUIRES: the handler has one, by a coroutine or bind_executor.
+    ///                            REQUIRES: the handler has one, by a coroutine or bind_executor,
+    ///                            or the token is `blocking`.
     /// @par Cancellation          total: nothing is allocated.
     /// @par Errors                errc::pool_exhausted (larger than the pool can ever serve),
     ///                            asio::error::operation_aborted, errno of a registration.
@@ -174,9 +175,10 @@ public:
                     Handler handler, memory_pool* pool, std::size_t size, std::size_t align
                 ) {
                     static_assert(
-                        !std::same_as<
-                            boost::asio::associated_executor_t<Handler>,
-                            boost::asio::system_executor>,
+                        detail::runs_anywhere<Handler> ||
+                            !std::same_as<
+                                boost::asio::associated_executor_t<Handler>,
+                                boost::asio::system_executor>,
                         "the handler needs an executor: use bind_executor"
                     );
                     boost::asio::any_io_executor const executor =

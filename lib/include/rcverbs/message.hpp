@@ -20,6 +20,7 @@
 #include <rcverbs/detail/control_handler.hpp>
 #include <rcverbs/detail/initiation.hpp>
 #include <rcverbs/export.hpp>
+#include <rcverbs/protection_domain.hpp>
 #include <rcverbs/slice.hpp>
 
 namespace rcverbs {
@@ -58,6 +59,8 @@ public:
     /// the message is detached; then a channel still sends it as a small message, and other
     /// operations refuse it (errc::region_gone). A request channel detaches by itself.
     mutable_slice const& slice() const noexcept { return slice_; }
+    /// The protection domain of the channel, for memory that is given to async_take(). REQUIRES: is_valid().
+    protection_domain domain() const;
 
     /// Copies the bytes, at most the channel's small_bytes_max(), into memory of the message's own,
     /// and gives the receive back now. For messages that are kept for long. A large message can

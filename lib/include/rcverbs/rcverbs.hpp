@@ -12,6 +12,7 @@
 #include <rcverbs/access_flags.hpp>
 #include <rcverbs/backoff_options.hpp>
 #include <rcverbs/batch.hpp>
+#include <rcverbs/blocking.hpp>
 #include <rcverbs/bytes_view.hpp>
 #include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/registration_limit.hpp>

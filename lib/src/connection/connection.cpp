@@ -14,6 +14,8 @@ boost::asio::any_io_executor const& executor_of(connection_core const& core) noe
     return core.executor();
 }
 
+failure last_failure_of(connection_core const& core) { return core.last_failure(); }
+
 void post_refusal(connection_core const& core, handler_source const& source, errc why) {
     auto op = refused_operation(core.executor(), source, refusal_code(core, why));
     if (op != nullptr) core.order()->call([op = std::move(op)] { complete_refused(*op); });

@@ -155,6 +155,16 @@ description describe(errc e) noexcept {
             is::operation_would_block,
             conditions::operation_only,
             "errc::would_block"};
+    case errc::would_deadlock:
+        return {
+            "nobody would complete the operation: this thread runs the object's executor, or no "
+            "thread "
+            "does",
+            "Block in another thread than the one that runs the executor, or make the object with "
+            "own_thread",
+            is::resource_deadlock_would_occur,
+            conditions::operation_only,
+            "errc::would_deadlock"};
     case errc::invalidate_unsupported:
         return {
             "the device cannot send with invalidate",

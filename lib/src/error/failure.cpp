@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 
 #include <cerrno>
+#include <utility>
 
 #include <rcverbs/detail/option_check.hpp>
 #include <rcverbs/export.hpp>
@@ -152,5 +153,11 @@ std::string failure::message() const {
     text += ']';
     return text;
 }
+
+operation_failed::operation_failed(failure why)
+    : system_error{why.code},
+      why_{std::move(why)},
+      text_{why_.message()} {}
+operation_failed::~operation_failed() noexcept = default;
 
 }  // namespace rcverbs

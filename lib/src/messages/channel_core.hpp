@@ -42,6 +42,8 @@ public:
 
     /// @param requests  Of a request channel, how many of the peer's it takes at a time; else 0.
     channel_core(connection over, message_channel_options const& options, std::uint16_t requests);
+    /// Any thread.
+    protection_domain domain() const { return lower().domain(); }
 
     void connect(endpoint const& peer, std::vector<std::byte> greeting, control_handler handler);
     void accept(std::vector<std::byte> greeting, control_handler handler);

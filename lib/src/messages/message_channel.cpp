@@ -53,6 +53,8 @@ void message::detach() {
 
 boost::asio::any_io_executor message::executor() const { return core_->executor(); }
 
+protection_domain message::domain() const { return core_->domain(); }
+
 void message::start_take(
     message what, mutable_slices const& into, detail::control_handler handler
 ) {

@@ -35,6 +35,15 @@ struct access {
     static auto const& content_of(Value const& what) noexcept {
         return what.content_;
     }
+    /// Of the completion token `blocking`.
+    template <class Token>
+    static auto error_of(Token const& token) noexcept {
+        return token.ec_;
+    }
+    template <class Token>
+    static auto limit_of(Token const& token) noexcept {
+        return token.limit_;
+    }
     template <class Op>
     static auto reader_of() noexcept {
         return typename Op::reader{};

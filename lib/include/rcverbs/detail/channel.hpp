@@ -162,7 +162,8 @@ public:
                 this->get_executor(),
                 [](auto handler, core_ptr const& core, message m, mutable_slices const& to) {
                     base::start_fetch(core, std::move(m), to, control_handler{std::move(handler)});
-                }},
+                },
+                failure_of{this}},
             token,
             this->core(),
             std::move(what),

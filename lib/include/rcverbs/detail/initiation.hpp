@@ -12,10 +12,20 @@
 #include <utility>
 
 #include <rcverbs/export.hpp>
+#include <rcverbs/failure.hpp>
 
 namespace rcverbs::detail {
 
 class connection_core;
+
+/// A handler that may run on any thread, such as that of `blocking`.
+template <class Handler>
+concept runs_anywhere = requires {
+    typename Handler::runs_anywhere;
+};
+
+/// Of an operation whose object has no last_failure().
+struct no_failure {};
 
 /// As boost::asio::async_initiate(); a token that does not take the signature is one readable error.
 template <class Token, class Signature, class Initiation, class... Arguments>
@@ -35,17 +45,22 @@ auto initiate_checked(
         );
 }
 
-/// `Start` is called with the handler and the arguments of async_initiate().
-template <class Executor, class Start>
+/// `Start` is called with the handler and the arguments of async_initiate(). `Failure` gives the
+/// last_failure() of the object to a completion token that waits for the end of the operation.
+template <class Executor, class Start, class Failure = no_failure>
 class initiation {
 public:
     using executor_type = Executor;
 
-    initiation(Executor executor, Start start)
+    initiation(Executor executor, Start start, Failure last = {})
         : executor_{std::move(executor)},
-          start_{std::move(start)} {}
+          start_{std::move(start)},
+          last_failure_{std::move(last)} {}
 
     executor_type get_executor() const noexcept { return executor_; }
+    /// REQUIRES: the object has not been moved since.
+    auto last_failure() const requires requires(Failure const& f) { f(); }
+    { return last_failure_(); }
 
     template <class... Arguments>
     void operator()(Arguments&&... arguments) const {
@@ -55,11 +70,23 @@ public:
 private:
     Executor executor_;
     [[no_unique_address]] Start start_;
+    [[no_unique_address]] Failure last_failure_;
 };
+
+/// The last_failure() of the handle that an operation was started with.
+template <class Handle>
+struct failure_of {
+    Handle const* handle;
+    auto operator()() const { return handle->last_failure(); }
+};
+template <class Handle>
+failure_of(Handle const*) -> failure_of<Handle>;
 
 /// The executor of a connection, which must exist.
 RCVERBS_EXPORT boost::asio::any_io_executor const& executor_of(connection_core const& core
 ) noexcept;
+/// Its last failure.
+RCVERBS_EXPORT failure last_failure_of(connection_core const& core);
 
 /// An executor as the type that the program knows it by.
 template <class Executor>
@@ -76,16 +103,24 @@ Executor recovered(boost::asio::any_io_executor const& erased) noexcept {
 
 /// Of a data operation: no executor is copied unless Asio asks for it. The arguments keep the
 /// connection's core.
-template <class Executor, class Start>
+template <class Executor, class Start, class Failure = no_failure>
 class data_initiation {
+    static constexpr bool has_failure = requires(Failure const& f) { f(); };
+
 public:
     using executor_type = Executor;
 
-    data_initiation(connection_core const* core, Start start)
+    data_initiation(connection_core const* core, Start start, Failure last = {})
         : core_{core},
-          start_{std::move(start)} {}
+          start_{std::move(start)},
+          last_failure_{std::move(last)} {}
 
     executor_type get_executor() const noexcept { return recovered<Executor>(executor_of(*core_)); }
+    /// As in initiation; without a `Failure`, the connection's.
+    auto last_failure() const {
+        if constexpr (has_failure) return last_failure_();
+        else return last_failure_of(*core_);
+    }
 
     template <class... Arguments>
     void operator()(Arguments&&... arguments) const {
@@ -95,11 +130,14 @@ public:
 private:
     connection_core const* core_;
     [[no_unique_address]] Start start_;
+    [[no_unique_address]] Failure last_failure_;
 };
 
-template <class Executor, class Start>
-data_initiation<Executor, Start> initiation_of(connection_core const* core, Start start) {
-    return {core, std::move(start)};
+template <class Executor, class Start, class Failure = no_failure>
+data_initiation<Executor, Start, Failure> initiation_of(
+    connection_core const* core, Start start, Failure last = {}
+) {
+    return {core, std::move(start), std::move(last)};
 }
 
 }  // namespace rcverbs::detail

@@ -83,10 +83,24 @@ namespace rcverbs::protocol {
 
 /// Starts an operation of a handle with the completion signature `void(Arguments...)`: calls
 /// `start(core, handler)` with the erased handler.
-template <class... Arguments, class Executor, class Core, class Start, class Token>
-auto initiate(Executor const& executor, Core const& core, Start start, Token&& token) {
+///
+/// @param last_failure  Nothing, or what gives the handle's last_failure().
+template <
+    class... Arguments,
+    class Executor,
+    class Core,
+    class Start,
+    class Token,
+    class Failure = detail::no_failure>
+auto initiate(
+    Executor const& executor,
+    Core const& core,
+    Start start,
+    Token&& token,
+    Failure last_failure = {}
+) {
     return detail::initiate_checked<Token, void(Arguments...)>(
-        detail::initiation{executor, detail::start_erased<Arguments...>},
+        detail::initiation{executor, detail::start_erased<Arguments...>, std::move(last_failure)},
         token,
         core,
         std::move(start)
@@ -198,8 +212,11 @@ protected:
     template <class... Arguments, class Start, class Token>
     auto initiate(Start start, Token&& token) {
         return detail::initiate_checked<Token, void(Arguments...)>(
-            detail::initiation_of<
-                Executor>(detail::access::core_of(detail::connection_of(next_)).get(), detail::start_erased<Arguments...>),
+            detail::initiation_of<Executor>(
+                detail::access::core_of(detail::connection_of(next_)).get(),
+                detail::start_erased<Arguments...>,
+                detail::failure_of{this}
+            ),
             token,
             this->core(),
             std::move(start)
@@ -275,7 +292,11 @@ protected:
     template <class... Arguments, class Start, class Token>
     auto initiate(Start start, Token&& token) {
         return protocol::initiate<Arguments...>(
-            get_executor(), this->core(), std::move(start), std::forward<Token>(token)
+            get_executor(),
+            this->core(),
+            std::move(start),
+            std::forward<Token>(token),
+            detail::failure_of{this}
         );
     }
 
