@@ -1,6 +1,7 @@
 // The examples at the top of the public headers, one function each. Compiled, so that they are right; never called.
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
+#include <rcverbs/experimental/calls.hpp>
 #include <rcverbs/experimental/protocol.hpp>
 #include <rcverbs/rcverbs.hpp>
 #include <rcverbs/experimental/loop_descriptor.hpp>
@@ -52,6 +53,29 @@ awaitable<void> in_connector(boost::asio::io_context& io) {
         session s = co_await to_server.async_connect(use_awaitable);
         co_await work(s);  // until it is done, or fails
     }
+}
+
+// --- blocking.hpp
+void in_blocking(registered_buffer const& mine, remote_region const& theirs, message_channel& channel) {
+    connection c{own_thread};
+    c.async_connect({"192.168.0.1", 7471}, blocking);
+    c.async_write(mine.slice(), theirs, blocking);
+    error_code ec;
+    std::size_t const read = c.async_read(theirs, mine.slice(), blocking(ec));
+    message const m = channel.async_receive(blocking.within(std::chrono::seconds{5}));
+    use(m.bytes().first(read));
+}
+
+// --- experimental/calls.hpp
+void in_calls(std::string const& key) {
+    constexpr std::uint32_t get = 1;
+    calls::client c{{"192.168.0.1", 7471}};
+    calls::reply const r = c.request(ask{get}.body(key).within(1s));
+    use(r.bytes);
+
+    calls::session s{{"192.168.0.1", 7471}};
+    registered_buffer page{s.domain(), 4096, access_flags::local_write};
+    s.read(s.exchange({}).front().memory, page.slice());
 }
 
 // --- batch.hpp

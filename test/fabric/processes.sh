@@ -6,7 +6,7 @@ set -uo pipefail
 
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
-    demo_write demo_read demo_atomic nvme nvme_nbd copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server few_descriptors late_listener the_doctor
+    demo_write demo_read demo_atomic nvme nvme_nbd copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server few_descriptors late_listener the_doctor nbdkit_plugin
     a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric libfabric_rma namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_wrongly pyverbs
     joined joined_again joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
@@ -222,6 +222,44 @@ one_node() {
     await listens 1 7174
     on 1 rping -c -C 3 -a 10.77.0.1 >"$work/client.out" 2>&1 || fail "the client ended with $?"
     wait "$server" || fail "the server ended with $?"
+}
+# A plugin of nbdkit, which forks into the background after loading it, and tools of NBD's, while its server is killed and comes back.
+nbdkit_plugin() {
+    local tool
+    for tool in nbdkit nbdinfo nbdcopy qemu-img fio; do need "$tool"; done
+    [ -f "$built/example-nbdkit_plugin.so" ] || { echo 'skipped: nbdkit-plugin-dev is not installed'; exit 77; }
+    cp "$built/example-nbdkit_plugin.so" "$built/example-block_server" "$work/"
+    local run=$work/run uri="nbd+unix:///?socket=$work/run/nbd"
+    "${as_nobody[@]}" truncate -s 16M "$run/disk"
+    serve 1 "$work/example-block_server" 10.77.0.1 7480 "$run/disk"
+    await listens 1 7480
+    fabric run -q --node 2 nbdkit --unix "$run/nbd" --pidfile "$run/nbdkit.pid" "$work/example-nbdkit_plugin.so" 10.77.0.1 port=7480 >"$work/nbdkit.out" 2>&1 || fail "nbdkit ended with $?"
+    await test -s "$run/nbdkit.pid"
+    on 3 nbdinfo --size "$uri" >"$work/client.out" 2>&1 && [ "$(cat "$work/client.out")" = 16777216 ] || fail 'nbdinfo does not see the size'
+    "${as_nobody[@]}" dd if=/dev/urandom of="$run/content" bs=64k count=256 status=none
+    "${as_nobody[@]}" nbdcopy "$run/content" "$uri" >"$work/client.out" 2>&1 || fail "nbdcopy ended with $?"
+    cmp "$run/content" "$run/disk" || fail 'nbdcopy has written something else'
+    "${as_nobody[@]}" qemu-img compare -f raw -F raw "$uri" "$run/content" >"$work/client.out" 2>&1 || fail 'qemu-img sees a difference'
+    # Verified writes, while the server is killed twice.
+    "${as_nobody[@]}" fio --name=t --ioengine=nbd --uri="$uri" --rw=randrw --bs=4k --iodepth=8 --size=16m --io_size=4m --loops=3 --fsync=16 --verify=crc32c --verify_fatal=1 --thinktime=2000 \
+        --thinktime_blocks=8 --aux-path="$run" >"$work/fio.out" 2>&1 &
+    local job=$! kills
+    for kills in 1 2; do
+        sleep 0.7
+        kill -0 "$job" || fail 'fio has ended before the server was killed'
+        fabric kill 1 || fail 'no server to kill'
+        wait "$server"
+        serve 1 "$work/example-block_server" 10.77.0.1 7480 "$run/disk"
+    done
+    wait "$job" || fail "fio ended with $?"
+    # The server ends in order, and nbdkit unloads the plugin.
+    kill -TERM "$(pgrep -f "^$work/example-block_server")"
+    wait "$server" || fail "the server ended with $?"
+    local nbdkit
+    nbdkit=$(cat "$run/nbdkit.pid")
+    kill -TERM "$nbdkit"
+    # shellcheck disable=SC2016 # of the inner shell
+    await sh -c '! kill -0 "$1"' sh "$nbdkit"
 }
 the_doctor() {
     on 3 "$work/rdma-doctor" >"$work/client.out" 2>&1 || fail "the doctor ended with $?"

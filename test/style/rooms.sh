@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../../lib/src"
 declare -A may=(
     [probes]='' [error]='' [wire]='' [machines]='' [hosting]='' [verbs]='error' [progress]='error verbs hosting machines' [cm]='verbs hosting progress'
     [memory]='error verbs hosting' [connection]='error verbs hosting machines progress cm memory probes'
-    [session]='machines wire' [messages]='machines wire probes' [remote]='machines wire'
+    [calls]='' [session]='machines wire' [messages]='machines wire probes' [remote]='machines wire'
 )
 status=0
 for room in *; do
