@@ -227,7 +227,7 @@ one_node() {
 nbdkit_plugin() {
     local tool
     for tool in nbdkit nbdinfo nbdcopy qemu-img fio; do need "$tool"; done
-    [ -f "$built/example-nbdkit_plugin.so" ] || { echo 'skipped: nbdkit-plugin-dev is not installed'; exit 77; }
+    [ -f "$built/example-nbdkit_plugin.so" ] || { echo 'skipped: example-nbdkit_plugin is not built; it needs nbdkit-plugin-dev'; exit 77; }
     cp "$built/example-nbdkit_plugin.so" "$built/example-block_server" "$work/"
     local run=$work/run uri="nbd+unix:///?socket=$work/run/nbd"
     "${as_nobody[@]}" truncate -s 16M "$run/disk"

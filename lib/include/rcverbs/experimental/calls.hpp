@@ -111,10 +111,9 @@ public:
     /// Makes a client; the first request connects.
     ///
     /// @param peer     The server's endpoint.
-    /// @param options  See request_client_options; include experimental/request_client.hpp to change them.
     /// @throws boost::system::system_error (errc::invalid_option), std::system_error (no thread).
     explicit client(endpoint const& peer);
-    /// As above.
+    /// The same with other options, of experimental/request_client.hpp.
     client(endpoint const& peer, request_client_options const& options);
 
     /// Sends a request and waits for the answer: ask::within() limits that, and what ask::body() and ask::into()
@@ -170,10 +169,9 @@ public:
     /// Listens.
     ///
     /// @param local    The endpoint; port 0 for any.
-    /// @param options  See request_server_options; include experimental/request_server.hpp to change them.
     /// @throws boost::system::system_error: as acceptor.
     explicit server(endpoint const& local);
-    /// As above.
+    /// The same with other options, of experimental/request_server.hpp.
     server(endpoint const& local, request_server_options const& options);
 
     /// The next request, or none when the server has finished or was closed. Any number of threads may
@@ -209,9 +207,8 @@ public:
     ///
     /// @param peer     The endpoint of a listener, or of any acceptor of message channels.
     /// @param limit    Of connecting.
-    /// @param options  See message_channel_options; include message_channel.hpp to change them.
     explicit channel(endpoint const& peer, std::chrono::nanoseconds limit = no_limit);
-    /// As above.
+    /// The same with other options, of message_channel.hpp.
     channel(
         endpoint const& peer,
         message_channel_options const& options,
@@ -223,6 +220,7 @@ public:
     ///
     /// @param bytes  0 bytes to 4 GiB.
     /// @param tag    For the receiver.
+    /// @param limit  As for all calls: see no_limit.
     void send(bytes_view bytes, std::uint64_t tag = 0, std::chrono::nanoseconds limit = no_limit);
     /// Receives a message. Any number of threads may wait; each message comes to one.
     message receive(std::chrono::nanoseconds limit = no_limit);
@@ -255,9 +253,8 @@ public:
     ///
     /// @param peer     The endpoint of a listener, or of any acceptor of sessions.
     /// @param limit    Of connecting.
-    /// @param options  See session_options; include session.hpp to change them.
     explicit session(endpoint const& peer, std::chrono::nanoseconds limit = no_limit);
-    /// As above.
+    /// The same with other options, of session.hpp.
     session(
         endpoint const& peer,
         session_options const& options,
@@ -311,18 +308,16 @@ public:
     /// Listens.
     ///
     /// @param local    The endpoint; port 0 for any.
-    /// @param options  See acceptor_options; include acceptor.hpp to change them.
     /// @throws boost::system::system_error: as acceptor.
     explicit listener(endpoint const& local);
-    /// As above.
+    /// The same with other options, of acceptor.hpp.
     listener(endpoint const& local, acceptor_options const& options);
 
     /// Takes the next request and accepts it. A peer that fails meanwhile is this call's failure.
     ///
     /// @param limit    Of waiting for the request; accepting has the deadlines of the options.
-    /// @param options  Of the channel.
     channel accept_channel(std::chrono::nanoseconds limit = no_limit);
-    /// As above.
+    /// The same with other options, of message_channel.hpp.
     channel accept_channel(
         message_channel_options const& options, std::chrono::nanoseconds limit = no_limit
     );
