@@ -110,6 +110,13 @@ void register_memory(connection& c) {
 
 // --- security ---------------------------------------------------------------------------------------------------------
 
+message_channel_options options() {
+    message_channel_options o;
+    o.authentication.keys = pre_shared_keys::load("keys");    // both sides; .as("alice") if the file has several
+    o.authentication.admits = [](std::string_view who) { return who == "alice"; };    // the server, if it likes
+    return o;
+}
+
 acceptor_options guarded() {
     acceptor_options o;
     o.connections_max = 200;

@@ -211,6 +211,14 @@ awaitable<void> in_message(message_channel& channel) {
     m.release();  // gives the place back: the peer may send one more
 }
 
+// --- authentication.hpp
+awaitable<void> in_authentication(boost::asio::io_context& io, endpoint const& peer) {
+    message_channel_options options;
+    options.authentication.keys = pre_shared_keys::load("/etc/rcverbs/keys");
+    message_channel c{io, options};
+    co_await c.async_connect(peer, use_awaitable);
+}
+
 // --- message_channel.hpp
 awaitable<void> in_message_channel(boost::asio::io_context& io, std::string const& text) {
     auto const use = [](std::uint64_t, std::span<std::byte const>) {};

@@ -79,6 +79,7 @@ peer's sends; the connecting side's `retry_count`, and but for iWARP its `traffi
         ("poller.hpp", "polling_options"),
         ("poller.hpp", "poller_options"),
         ("acceptor.hpp", "acceptor_options"),
+        ("authentication.hpp", "authentication_options"),
         ("session.hpp", "session_options"),
         ("message_channel.hpp", "message_channel_options"),
         ("request_channel.hpp", "request_channel_options"),

@@ -176,18 +176,21 @@ grep -q "goes on without rcverbs" "$place/log" || { cat "$place/log"; exit 1; }
 
 # What only the component nvme needs may be missing where nobody asks for it.
 rm "$place/without"/*
-for file in $(pkg-config --list-all | awk '$1 != "liburing" && $1 !~ /^(openssl|libcrypto|libssl)$/ { print $1 }'); do
+for file in $(pkg-config --list-all | awk '$1 != "liburing" { print $1 }'); do
     ln -s "$(pkg-config --variable=pcfiledir "$file")/$file.pc" "$place/without/" 2>/dev/null || true
 done
-# without_nvme WANTED PLACE: configures a program where liburing and OpenSSL are missing.
+# without_nvme WANTED PLACE ARGUMENT…: configures a program where liburing is missing.
 without_nvme() {
-    PKG_CONFIG_LIBDIR=$place/without cmake -S "$place/components" -B "$place/$2" -DCMAKE_PREFIX_PATH="$place/prefix" "-DWANTED=$1" \
-        -DOPENSSL_INCLUDE_DIR=/nonexistent -DOPENSSL_CRYPTO_LIBRARY=OPENSSL_CRYPTO_LIBRARY-NOTFOUND >"$place/log" 2>&1
+    PKG_CONFIG_LIBDIR=$place/without cmake -S "$place/components" -B "$place/$2" -DCMAKE_PREFIX_PATH="$place/prefix" "-DWANTED=$1" "${@:3}" >"$place/log" 2>&1
 }
 without_nvme fabric components-fabric || { cat "$place/log"; exit 1; }
 if grep -q 'rcverbs::nvme STATIC' "$(find "$place/prefix" -name rcverbs-nvme-targets.cmake)"; then
     without_nvme nvme components-nvme && { echo "a static component nvme was found without what it needs"; exit 1; }
     grep -q 'for the component nvme: ' "$place/log" || { cat "$place/log"; exit 1; }
+    # The library itself needs OpenSSL where it is linked statically.
+    without_nvme fabric components-openssl -DOPENSSL_INCLUDE_DIR=/nonexistent -DOPENSSL_CRYPTO_LIBRARY=OPENSSL_CRYPTO_LIBRARY-NOTFOUND &&
+        { echo "a static library was found without OpenSSL"; exit 1; }
+    grep -q 'OpenSSL 3.0 is missing' "$place/log" || { cat "$place/log"; exit 1; }
 fi
 
 # An incomplete build installs nothing, and prints what to do.

@@ -3,8 +3,8 @@
 # wire; machines and wire include no RDMA C header.
 cd "$(dirname "${BASH_SOURCE[0]}")/../../lib/src"
 declare -A may=(
-    [probes]='' [error]='' [wire]='' [machines]='' [hosting]='' [verbs]='error' [progress]='error verbs hosting machines' [cm]='verbs hosting progress'
-    [memory]='error verbs hosting' [connection]='error verbs hosting machines progress cm memory probes'
+    [probes]='' [error]='' [authentication]='wire' [wire]='' [machines]='' [hosting]='' [verbs]='error' [progress]='error verbs hosting machines' [cm]='verbs hosting progress'
+    [memory]='error verbs hosting' [connection]='authentication wire error verbs hosting machines progress cm memory probes'
     [calls]='' [session]='machines wire' [messages]='machines wire probes' [remote]='machines wire'
 )
 status=0

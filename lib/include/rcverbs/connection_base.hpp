@@ -114,6 +114,9 @@ public:
         std::optional<std::chrono::milliseconds> interval, error_code& ec
     ) noexcept;
 
+    /// liveness_options::keepalive_interval, or what it was set to.
+    std::optional<std::chrono::milliseconds> keepalive_interval() const;
+
     // --- connecting without the connection manager -----------------------------------------------
 
     /// Makes the queue pair on a device, for a connection without the connection manager.

@@ -123,6 +123,18 @@ enum class errc {
     /// The completion token `blocking` was used by a thread that runs the object's executor, or nobody
     /// runs that.
     would_deadlock = 44,
+    /// One side authenticates its peers, or encrypts its messages, and the other does not.
+    security_mismatch = 45,
+    /// The peer has not proved that it has a key of the identity.
+    authentication_failed = 46,
+    /// The accepting side has no key of the identity; or this side has none itself.
+    unknown_identity = 47,
+    /// authentication_options::admits of the accepting side does not admit the identity.
+    identity_refused = 48,
+    /// The file is no file of keys, or others may read it.
+    invalid_key_file = 49,
+    /// The device has no immediate data, as on iWARP.
+    immediate_unsupported = 50,
 };
 
 /// The status of a failed work completion, numbered as in `enum ibv_wc_status`. Source:

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -61,6 +62,9 @@ public:
     mutable_slice const& slice() const noexcept { return slice_; }
     /// The protection domain of the channel, for memory that is given to async_take(). REQUIRES: is_valid().
     protection_domain domain() const;
+    /// The identity that the sender has proved, if it is the connecting side: see
+    /// authentication_options. Else empty. REQUIRES: is_valid().
+    std::string peer_identity() const;
 
     /// Copies the bytes, at most the channel's small_bytes_max(), into memory of the message's own,
     /// and gives the receive back now. For messages that are kept for long. A large message can

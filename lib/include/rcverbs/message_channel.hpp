@@ -33,6 +33,7 @@
 #include <utility>
 #include <vector>
 
+#include <rcverbs/authentication.hpp>
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>
 #include <rcverbs/detail/control_handler.hpp>
@@ -64,6 +65,8 @@ struct message_channel_options {
     /// cancelled or has timed out, and does not write the answer of such a request. Then the channel
     /// ends. Above 0.
     std::chrono::milliseconds withdraw_timeout{1000};
+    /// Who may connect, and whether messages are encrypted. Empty: everybody.
+    authentication_options authentication = {};
     /// Options of the connection, where the channel makes it. The queues are made deep enough.
     connection_options connection = {};
 };

@@ -10,6 +10,7 @@
 
 #include <rcverbs/acceptor.hpp>
 #include <rcverbs/access_flags.hpp>
+#include <rcverbs/authentication.hpp>
 #include <rcverbs/backoff_options.hpp>
 #include <rcverbs/batch.hpp>
 #include <rcverbs/blocking.hpp>

@@ -28,6 +28,7 @@
 #include <string_view>
 #include <vector>
 
+#include <rcverbs/authentication.hpp>
 #include <rcverbs/registered_buffer.hpp>
 #include <rcverbs/close_reason.hpp>
 #include <rcverbs/connection.hpp>
@@ -89,6 +90,8 @@ struct session_options {
     /// Deadline for the peer's MSG_DONE, from the start of the wait, and for its disconnect. Above
     /// 0.
     std::chrono::milliseconds finish_timeout{10000};
+    /// Who may connect, and whether messages are encrypted, keys included. Empty: everybody.
+    authentication_options authentication = {};
     /// Options of the connection, where the session makes it.
     connection_options connection = {};
 };
@@ -112,6 +115,9 @@ public:
     /// Why it ended, with close_reason::completed only if both sides shut it down gracefully; and the first
     /// failure, of the session or its connection.
     failure last_failure() const;
+    /// The identity that the peer has proved: see authentication_options. Empty on the connecting side,
+    /// and without authentication. Any thread.
+    std::string peer_identity() const;
     /// The private data with which an acceptor of sessions rejects clients over its limits: a value
     /// for acceptor_options::busy_private_data.
     static std::vector<std::byte> busy_private_data();

@@ -108,6 +108,9 @@ void connection_base::set_keepalive_interval(std::optional<std::chrono::millisec
     set_keepalive_interval(interval, ec);
     detail::throw_if(ec, "set_keepalive_interval");
 }
+std::optional<std::chrono::milliseconds> connection_base::keepalive_interval() const {
+    return core_->keepalive_interval();
+}
 void connection_base::reject(std::span<std::byte const> private_data, error_code& ec) {
     ec = core_->reject(private_data);
 }

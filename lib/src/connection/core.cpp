@@ -32,7 +32,8 @@ connection_core::connection_core(
       host_{home_},
       life_{first},
       link_{services_, options_, where},
-      liveness_{limits_of(options_.liveness)} {}
+      liveness_{limits_of(options_.liveness)},
+      keepalive_interval_{options_.liveness.keepalive_interval} {}
 
 connection_core::~connection_core() = default;
 

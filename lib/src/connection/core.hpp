@@ -123,6 +123,7 @@ public:
 
     [[nodiscard]] error_code set_remote_access(access_flags rights);
     void set_keepalive_interval(std::optional<std::chrono::milliseconds> interval) noexcept;
+    std::optional<std::chrono::milliseconds> keepalive_interval() const;
 
     /// The default executor of its handlers.
     boost::asio::any_io_executor const& executor() const noexcept { return executor_; }
@@ -346,6 +347,7 @@ private:
     // Checked periodically: while work is posted, or always, as the options require.
     machines::liveness liveness_;
     bool is_armed_ = false;
+    std::optional<std::chrono::milliseconds> keepalive_interval_;
     std::uint64_t keepalives_sent_ = 0;
 };
 

@@ -300,6 +300,7 @@ void connection_core::set_keepalive_interval(std::optional<std::chrono::millisec
 ) noexcept {
     entry const inside{*this};
     if (is_shut_down_) return;
+    keepalive_interval_ = interval;
     liveness_options now = options_.liveness;
     now.keepalive_interval = interval;
     liveness_ = machines::liveness{limits_of(now)};

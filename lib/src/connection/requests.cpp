@@ -169,6 +169,10 @@ connection_statistics connection_core::counted() const noexcept {
     return now;
 }
 
+std::optional<std::chrono::milliseconds> connection_core::keepalive_interval() const {
+    return seen([this] { return keepalive_interval_; });
+}
+
 std::uint32_t connection_core::queue_pair_number() const {
     return seen([this] {
         ibv_qp const* const qp = link_.queue_pair().get();

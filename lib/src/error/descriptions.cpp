@@ -165,6 +165,50 @@ description describe(errc e) noexcept {
             is::resource_deadlock_would_occur,
             conditions::operation_only,
             "errc::would_deadlock"};
+    case errc::immediate_unsupported:
+        return {
+            "the device has no immediate data, as on iWARP",
+            "Send a message behind the write instead; use a channel instead of a ring",
+            is::operation_not_supported,
+            conditions::operation_only,
+            "errc::immediate_unsupported"};
+    case errc::security_mismatch:
+        return {
+            "one side authenticates its peers, or encrypts its messages, and the other does not",
+            "Give both sides the same authentication_options, with keys",
+            is::connection_refused,
+            conditions::refused,
+            "errc::security_mismatch"};
+    case errc::authentication_failed:
+        return {
+            "the peer has not proved that it has a key of the identity",
+            "Give both sides the same key for the identity; addresses must not be translated "
+            "between them",
+            is::permission_denied,
+            conditions::refused | conditions::protocol_violation,
+            "errc::authentication_failed"};
+    case errc::unknown_identity:
+        return {
+            "there is no key of the identity",
+            "Add a key of it on both sides, and name the identity if this side has several",
+            is::permission_denied,
+            conditions::refused,
+            "errc::unknown_identity"};
+    case errc::identity_refused:
+        return {
+            "the accepting side does not admit the identity",
+            "See authentication_options::admits of the accepting side",
+            is::permission_denied,
+            conditions::refused,
+            "errc::identity_refused"};
+    case errc::invalid_key_file:
+        return {
+            "the file has no valid keys, or others may read it",
+            "Give each line an identity and a key of 32 hexadecimal digits or more, and the file "
+            "the mode 0600",
+            is::invalid_argument,
+            0,
+            "errc::invalid_key_file"};
     case errc::invalidate_unsupported:
         return {
             "the device cannot send with invalidate",

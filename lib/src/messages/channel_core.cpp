@@ -43,7 +43,9 @@ channel_core::channel_core(
       options_{options},
       requests_{requests},
       arrived_(options.receives),
-      fetches_{options.receives} {}
+      fetches_{options.receives} {
+    authenticate(options.authentication);
+}
 
 // Handlers are destroyed uncalled, as Asio does with its own.
 void channel_core::on_abandoned() noexcept {
@@ -145,6 +147,7 @@ void channel_core::post(posting const& what) {
         }
     }
     wire::encode(head, place.bytes());
+    if (seals_messages()) size = seal(place.bytes(), size);
     lower().async_send(
         place.first(size),
         held([this, slot = what.slot](error_code ec, std::size_t) { on_sent(slot, ec); })
@@ -316,8 +319,11 @@ void channel_core::process(std::uint32_t slot, error_code ec, receive_result con
 
 // Takes a message of the peer's; returns its violation of the protocol, if any.
 error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes) {
-    std::span<std::byte const> const bytes = slots_.receive_slot(slot).bytes().first(size_bytes);
+    std::span<std::byte> message = slots_.receive_slot(slot).bytes().first(size_bytes);
     error_code ec;
+    if (seals_messages()) ec = unseal(message);
+    if (ec) return ec;
+    std::span<std::byte const> const bytes = message;
     wire::channel_head const head = wire::decode_channel_head(bytes, ec);
     if (ec) return ec;
     machine::arrival a;
@@ -330,6 +336,7 @@ error_code channel_core::take(std::uint32_t slot, std::size_t size_bytes) {
         if (head.count > small_bytes_max_) return channel_errc::malformed_message;
         message_bytes = head.count;
     } else if (a.what == type::large) {
+        if (seals_messages()) return channel_errc::unexpected_message;
         std::size_t const end = wire::channel_head_bytes + wire::segments_bytes(head);
         wire::channel_segments const segments = wire::decode_segments(bytes.first(end), ec);
         behind = bytes.size() - end;
@@ -576,7 +583,7 @@ void channel_core::close() noexcept {
 
 std::vector<std::byte> channel_core::greeting() const {
     error_code foreign;
-    return wire::decode_channel_hello(lower().private_data(), foreign).greeting;
+    return wire::decode_channel_hello(peer_hello(), foreign).greeting;
 }
 
 std::uint32_t channel_core::small_bytes_max() const noexcept { return small_bytes_max_; }

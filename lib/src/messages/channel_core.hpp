@@ -97,6 +97,9 @@ protected:
         body_source const& body, wire::request_prefix const& before, error_code& refused
     ) {
         bool const large = is_large(before.size_bytes + body.size());
+        // Its bytes would not be encrypted.
+        if (large && seals_messages()) refused = errc::message_too_large;
+        if (refused) return {};
         return compose(lower(), body, before, large, refused);
     }
     bool is_large(std::uint64_t size_bytes) const noexcept;
@@ -151,7 +154,7 @@ protected:
     /// if the channel has ended or gone on meanwhile.
     void proceed_accept(error_code refused);
     /// The peer's hello. REQUIRES: it is well-formed.
-    wire::channel_hello peer_hello() const;
+    wire::channel_hello theirs() const;
     void end(error_code why, step where, close_reason reason);
 
     /// Of a client that connects again, the number by which the server knows it.

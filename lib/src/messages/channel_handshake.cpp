@@ -21,9 +21,9 @@ wire::channel_hello channel_core::own_hello() const {
     return h;
 }
 
-wire::channel_hello channel_core::peer_hello() const {
+wire::channel_hello channel_core::theirs() const {
     error_code ignored;
-    return wire::decode_channel_hello(lower().private_data(), ignored);
+    return wire::decode_channel_hello(peer_hello(), ignored);
 }
 
 // Makes the memory and posts the receives, before the peer can send.
@@ -86,8 +86,8 @@ std::vector<std::byte> channel_core::hello(error_code refused) const {
         return wire::encode(ours);
     }
     error_code foreign;
-    auto const theirs = wire::decode_channel_hello(lower().private_data(), foreign);
-    ours.answer = foreign ? wire::verdict::malformed : wire::judge_request(ours, theirs);
+    auto const said = wire::decode_channel_hello(peer_hello(), foreign);
+    ours.answer = foreign ? wire::verdict::malformed : wire::judge_request(ours, said);
     // Judged well, and refused all the same.
     if (ours.answer == wire::verdict::welcome) ours.answer = wire::verdict::busy;
     return wire::encode(ours);
@@ -109,7 +109,7 @@ error_code channel_core::reason(std::span<std::byte const> theirs) const {
 }
 
 bool channel_core::holds_back() {
-    if (!waits_for_older(peer_hello())) return false;
+    if (!waits_for_older(theirs())) return false;
     accept_limit_.start(options_.finish_timeout, [this] { go_on(errc::timed_out); });
     return true;
 }
@@ -127,7 +127,7 @@ error_code channel_core::on_established() {
         return errc::receives_are_shared;
     // Closed meanwhile.
     if (state_ != state::connecting) return asio::error::operation_aborted;
-    open(peer_hello());
+    open(theirs());
     RCVERBS_PROBE2(channel_open, this, lower().queue_pair_number());
     if (!early_.empty()) in_order([this] { take_early(); });
     return {};
@@ -150,21 +150,22 @@ void channel_core::take_early() {
     process(a.slot, a.code, a.what);
 }
 
-void channel_core::open(wire::channel_hello const& theirs) {
+void channel_core::open(wire::channel_hello const& peer) {
     state_ = state::open;
-    peer_requests_ = theirs.requests;
+    peer_requests_ = peer.requests;
     // A peer that asks and does not fetch the answers must not decide how many this side keeps.
     std::uint64_t const large_max =
         requests_ > 0 ? options_.sends + 2 * std::uint64_t{requests_} : UINT64_MAX;
     machine_ = machine{
         {options_.receives,
-         theirs.receives,
+         peer.receives,
          options_.sends,
-         std::uint32_t{requests_} + theirs.requests,
+         std::uint32_t{requests_} + peer.requests,
          is_active(),
          large_max}};
-    small_bytes_max_ = std::min(options_.slot_bytes, theirs.slot_bytes) -
-                       static_cast<std::uint32_t>(wire::channel_head_bytes);
+    std::size_t const around = wire::channel_head_bytes + (seals_messages() ? seal_bytes : 0);
+    small_bytes_max_ =
+        std::min(options_.slot_bytes, peer.slot_bytes) - static_cast<std::uint32_t>(around);
     on_open();
 }
 

@@ -55,6 +55,8 @@ boost::asio::any_io_executor message::executor() const { return core_->executor(
 
 protection_domain message::domain() const { return core_->domain(); }
 
+std::string message::peer_identity() const { return core_->peer_identity(); }
+
 void message::start_take(
     message what, mutable_slices const& into, detail::control_handler handler
 ) {
@@ -88,7 +90,8 @@ std::string problem_of(message_channel_options const& options) {
             wire::channel_slot_bytes_max
         )
         .from("finish_timeout", options.finish_timeout, least)
-        .from("withdraw_timeout", options.withdraw_timeout, least);
+        .from("withdraw_timeout", options.withdraw_timeout, least)
+        .inside(protocol::problem_of(options.authentication));
     return check.problem();
 }
 
@@ -102,6 +105,7 @@ void channel_base::close() noexcept {
 }
 failure channel_base::last_failure() const { return core_->last_failure(); }
 std::vector<std::byte> channel_base::greeting() const { return core_->greeting(); }
+std::string channel_base::peer_identity() const { return core_->peer_identity(); }
 std::uint32_t channel_base::small_bytes_max() const noexcept { return core_->small_bytes_max(); }
 
 void channel_base::start_connect(
@@ -162,14 +166,16 @@ connection_options message_channel_base::needed(message_channel_options const& o
     connection_options all = options.connection;
     queue_pair_options& q = all.queue_pair;
     // Reads of large messages have places beside the sends.
-    std::uint32_t const sends = std::uint32_t{options.sends} + 3 + q.initiator_depth;
+    std::uint32_t const proofs = options.authentication.keys.is_empty() ? 0 : 1;
+    std::uint32_t const sends = std::uint32_t{options.sends} + 3 + q.initiator_depth + proofs;
     q.send_queue_depth = std::max(q.send_queue_depth, sends);
     // All messages that can be held may be fetched at a time: one read each. All sends may be
     // answers that are written, which take more than one place.
     q.waiting_operations_max = std::max<std::uint32_t>(
         q.waiting_operations_max, std::uint32_t{options.receives} + options.sends
     );
-    q.receive_queue_depth = std::max<std::uint32_t>(q.receive_queue_depth, options.receives);
+    q.receive_queue_depth =
+        std::max<std::uint32_t>(q.receive_queue_depth, options.receives + proofs);
     return all;
 }
 

@@ -69,7 +69,7 @@ void request_core::compose_request(asked& a, question const& what, error_code& r
     refused = problem_of(what);
     if (!refused && what.connection_number) refused = errc::invalid_option;
     wire::request_prefix before;
-    if (!refused && a.into.size() > 0) {
+    if (!refused && offers(a.into)) {
         remote_region const target =
             protocol::expose(a.into, access_flags::remote_write, lower(), refused);
         before.append(target.encode());
@@ -124,7 +124,7 @@ void request_core::start_now(asked& a, std::chrono::milliseconds timeout, error_
     else cancel_with(a.on_reply, serial);
     auto const due = clock::now() + bounded(timeout);
     if (due < armed_) arm(due);
-    all_.add(a.is_notice, a.into.size() > 0);
+    all_.add(a.is_notice, offers(a.into));
     // Nothing throws from here on.
     place.on_reply = std::move(a.on_reply);
     place.on_sent = std::move(a.on_sent);
@@ -167,7 +167,7 @@ bool request_core::send_request(std::uint32_t i, std::uint16_t id) {
     auto const as = a.is_notice ? kind::notice : kind::request;
     wire::request_tag tag = tag_of(as, id, a.operation);
     tag.head_bytes = a.head_bytes;
-    tag.has_target = a.into.size() > 0;
+    tag.has_target = offers(a.into);
     bool const is_new = unsent_body_ != nullptr && i == unsent_index_;
     outgoing_message& body = is_new ? *std::exchange(unsent_body_, nullptr) : a.body;
     body.tag = wire::encode(tag);
@@ -254,7 +254,7 @@ void request_core::complete_request(std::uint32_t i, outcome how) {
     case outcome::ended: a.code = end_of_requests_; break;
     }
     // The peer may still write its answer.
-    if (a.code && is_undrained() && a.into.size() > 0) a.code = errc::not_drained;
+    if (a.code && is_undrained() && offers(a.into)) a.code = errc::not_drained;
     if (a.is_linked()) deadlines_.erase(deadlines_.iterator_to(a));
     if (!a.is_notice) (a.code ? counted_.failed : counted_.answered).add(1);
     a.next_done = nobody;
@@ -404,7 +404,7 @@ error_code request_core::take_answer(
 ) {
     if (!tag.has_target) return {};
     std::uint64_t const size = wire::decode_written(before);
-    if (a.into.size() == 0 || size > a.into.size()) return channel_errc::malformed_message;
+    if (!offers(a.into) || size > a.into.size()) return channel_errc::malformed_message;
     a.written_bytes = size;
     counted_.written_bytes.add(size);
     return {};
@@ -569,7 +569,7 @@ outgoing_message request_core::answer_of(
     wire::request_tag tag = tag_of(kind::answer, id, what.number);
     tag.head_bytes = static_cast<std::uint8_t>(what.head_bytes);
     tag.has_target = is_large(what.body.size() + what.head_bytes) && target.size() > 0 &&
-                     what.body.size() <= target.size();
+                     !seals_messages() && what.body.size() <= target.size();
     wire::request_prefix before;
     if (!tag.has_target) before.append(what.head());
     outgoing_message o = tag.has_target ? compose_written(lower(), what.body, target, refused)

@@ -66,6 +66,10 @@ public:
     request_channel_statistics statistics();
 
 private:
+    // True if the peer may write the answer there. What it writes is not encrypted.
+    bool offers(mutable_slice const& into) const noexcept {
+        return into.size() > 0 && !seals_messages();
+    }
     std::shared_ptr<request_core> self() {
         return std::static_pointer_cast<request_core>(shared_from_this());
     }

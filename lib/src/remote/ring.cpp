@@ -23,6 +23,11 @@ std::shared_ptr<Core> make(connection over, ring_options const& options, error_c
     return ec ? nullptr : protocol::make<Core>(std::move(over), options);
 }
 
+// Places in both queues for the messages of the authentication.
+std::uint32_t proofs(ring_options const& options) {
+    return options.authentication.keys.is_empty() ? 0 : 1;
+}
+
 }  // namespace
 
 // --- writer --------------------------------------------------------------------------------------
@@ -36,7 +41,8 @@ ring_writer_base::ring_writer_base(connection over, ring_options const& options,
 connection_options ring_writer_base::needed(ring_options const& options) {
     connection_options c = options.connection;
     auto& q = c.queue_pair;
-    q.receive_queue_depth = std::max(q.receive_queue_depth, detail::ring_writer_core::counts_max);
+    q.receive_queue_depth =
+        std::max(q.receive_queue_depth, detail::ring_writer_core::counts_max + proofs(options));
     return c;
 }
 
@@ -47,6 +53,7 @@ void ring_writer_base::close() noexcept {
     if (core_ != nullptr) core_->close();
 }
 failure ring_writer_base::last_failure() const { return core_->last_failure(); }
+std::string ring_writer_base::peer_identity() const { return core_->peer_identity(); }
 ring_statistics ring_writer_base::statistics() const { return core_->statistics(); }
 
 void ring_writer_base::start_connect(
@@ -123,8 +130,9 @@ ring_reader_base::ring_reader_base(connection over, ring_options const& options,
 connection_options ring_reader_base::needed(ring_options const& options) {
     connection_options c = options.connection;
     auto& q = c.queue_pair;
-    q.receive_queue_depth =
-        std::max(q.receive_queue_depth, std::min(options.records, detail::ring_records_max));
+    q.receive_queue_depth = std::max(
+        q.receive_queue_depth, std::min(options.records, detail::ring_records_max) + proofs(options)
+    );
     q.send_queue_depth = std::max(q.send_queue_depth, detail::ring_writer_core::counts_max);
     return c;
 }
@@ -139,6 +147,7 @@ void ring_reader_base::close() noexcept {
     }
 }
 failure ring_reader_base::last_failure() const { return core_->last_failure(); }
+std::string ring_reader_base::peer_identity() const { return core_->peer_identity(); }
 ring_statistics ring_reader_base::statistics() const { return core_->statistics(); }
 
 void ring_reader_base::start_connect(

@@ -30,7 +30,13 @@ std::string problem_of(ring_options const& options) {
     check.within("ring_bytes", options.ring_bytes, 4096, std::uint32_t{1} << 30)
         .that(std::has_single_bit(options.ring_bytes), "ring_bytes", "is not a power of two")
         .within("records", options.records, 16, ring_records_max)
-        .from("finish_timeout", options.finish_timeout, std::chrono::milliseconds{1});
+        .from("finish_timeout", options.finish_timeout, std::chrono::milliseconds{1})
+        .inside(protocol::problem_of(options.authentication))
+        .that(
+            !options.authentication.encrypts_messages,
+            "authentication.encrypts_messages",
+            "is not for rings"
+        );
     return check.problem();
 }
 
@@ -62,7 +68,7 @@ error_code ring_core::problem_of(wire::ring_hello const& theirs) const noexcept 
 
 error_code ring_core::on_established() {
     error_code ec;
-    wire::ring_hello const theirs = wire::decode_ring_hello(lower().private_data(), ec);
+    wire::ring_hello const theirs = wire::decode_ring_hello(peer_hello(), ec);
     if (!ec) ec = begin(theirs);
     if (ec) return ec;
     is_open_ = true;
@@ -77,13 +83,20 @@ void ring_core::violated(channel_errc why) {
 // --- the writer ----------------------------------------------------------------------------------
 
 ring_writer_core::ring_writer_core(connection over, ring_options const& options)
-    : ring_core{std::move(over), wire::ring_role::writer},
+    : ring_core{std::move(over), wire::ring_role::writer, options.authentication},
       ring_bytes_max_{options.ring_bytes},
       finish_timeout_{options.finish_timeout} {}
 
 ring_writer_core::~ring_writer_core() { keep_if_undrained(mirror_); }
 
+// Each record is a write with immediate data.
+error_code ring_core::check_device() {
+    return lower().domain().limits().has_immediate_data ? error_code{}
+                                                        : error_code{errc::immediate_unsupported};
+}
+
 error_code ring_writer_core::prepare() {
+    if (error_code const ec = check_device()) return ec;
     if (error_code const ec = counts_.open(counts_max, 0, counts_stride)) return ec;
     // Their addresses do not change.
     rounds_.reserve(rounds_max);
@@ -261,7 +274,8 @@ void ring_writer_core::on_end(failure const& why) {
 ring_reader_core::~ring_reader_core() { keep_if_undrained(memory_); }
 
 error_code ring_reader_core::prepare() {
-    error_code ec;
+    error_code ec = check_device();
+    if (ec) return ec;
     memory_ = registered_buffer{
         lower().domain(),
         machine_.size().bytes,

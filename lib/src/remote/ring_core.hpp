@@ -38,7 +38,11 @@ public:
     using actor::enter;
 
 protected:
-    ring_core(connection over, wire::ring_role role) : handshake{std::move(over)}, role_{role} {}
+    ring_core(connection over, wire::ring_role role, authentication_options const& how)
+        : handshake{std::move(over)},
+          role_{role} {
+        authenticate(how);
+    }
 
     virtual wire::ring_hello own_hello() const = 0;
     /// The peer's hello is right: data may flow. An error if it says what cannot be.
@@ -47,6 +51,7 @@ protected:
     virtual void on_open() {}
 
     void violated(channel_errc why);
+    error_code check_device();
 
     bool is_open_ = false;
     std::atomic<std::uint32_t> records_{0};
@@ -137,7 +142,7 @@ private:
 class ring_reader_core final : public ring_core {
 public:
     ring_reader_core(connection over, ring_options const& options)
-        : ring_core{std::move(over), wire::ring_role::reader},
+        : ring_core{std::move(over), wire::ring_role::reader, options.authentication},
           machine_{{options.ring_bytes, options.records}} {}
     ~ring_reader_core() override;
 

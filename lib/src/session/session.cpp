@@ -79,7 +79,8 @@ std::string problem_of(session_options const& options) {
     constexpr std::chrono::milliseconds least{1};
     detail::option_check check{"session_options"};
     check.from("exchange_timeout", options.exchange_timeout, least)
-        .from("finish_timeout", options.finish_timeout, least);
+        .from("finish_timeout", options.finish_timeout, least)
+        .inside(protocol::problem_of(options.authentication));
     return check.problem();
 }
 
@@ -192,5 +193,6 @@ void session_base::close() noexcept {
     if (core_ != nullptr) core_->close();
 }
 failure session_base::last_failure() const { return core_->last_failure(); }
+std::string session_base::peer_identity() const { return core_->peer_identity(); }
 
 }  // namespace rcverbs

@@ -7,7 +7,9 @@ namespace rcverbs::detail {
 
 session_core::session_core(connection over, session_options options)
     : handshake{std::move(over)},
-      options_{std::move(options)} {}
+      options_{std::move(options)} {
+    authenticate(options_.authentication);
+}
 
 wire::hello session_core::own_hello() const noexcept {
     wire::hello h;
@@ -22,12 +24,13 @@ wire::hello session_core::own_hello() const noexcept {
 // Makes the message buffers and posts the receives, before the peer can send.
 error_code session_core::prepare() {
     constexpr std::size_t each = messages_each_way;
-    static_assert(2 * each * wire::message_bytes_max <= session::locked_bytes);
-    if (error_code const ec = slots_.open(each, each, wire::message_bytes_max)) return ec;
+    constexpr std::size_t slot_bytes = wire::message_bytes_max + seal_bytes;
+    static_assert(2 * each * slot_bytes <= session::locked_bytes);
+    if (error_code const ec = slots_.open(each, each, slot_bytes)) return ec;
     keep_for_messages(2 * each);
     for (std::size_t i = 0; i < each; ++i)
-        slots_.receive(i, [this](error_code ec, receive_result const& what, auto bytes) {
-            on_received(ec, what, bytes);
+        slots_.receive(i, [this, i](error_code ec, receive_result const& what, auto bytes) {
+            on_received(ec, what, slots_.receive_slot(i).bytes().first(bytes.size()));
         });
     return {};
 }
@@ -50,7 +53,7 @@ void session_core::accept(protocol::waiter<error_code> who) {
 std::vector<std::byte> session_core::hello(error_code refused) const {
     wire::hello ours = own_hello();
     error_code foreign;
-    if (refused) ours.answer = verdict_on(lower().private_data(), foreign);
+    if (refused) ours.answer = verdict_on(peer_hello(), foreign);
     auto const bytes = wire::encode(ours);
     return {bytes.begin(), bytes.end()};
 }
@@ -89,8 +92,9 @@ void session_core::on_result(error_code ec, bool is_of_connection) {
 void session_core::send(wire::message const& message, std::size_t slot, done then_call) {
     error_code ec;
     mutable_slice const place = slots_.send_slot(slot);
-    std::size_t const size = wire::encode(message, place.bytes(), ec);
+    std::size_t size = wire::encode(message, place.bytes().first(wire::message_bytes_max), ec);
     if (ec) return then_call(ec);
+    size = seal(place.bytes(), size);
     lower().async_send(
         place.first(size), held([then_call = std::move(then_call)](error_code failed, std::size_t) {
             then_call(failed);
@@ -156,13 +160,14 @@ void session_core::on_done_sent(error_code ec, done const& then_call) {
 // --- messages of the peer ------------------------------------------------------------------------
 
 void session_core::on_received(
-    error_code ec, receive_result const& what, std::span<std::byte const> bytes
+    error_code ec, receive_result const& what, std::span<std::byte> bytes
 ) {
     if (ec) return on_inward_end(ec);
     error_code bad;
-    if (what.is_write) {
-        bad = session_errc::unexpected_message;  // a write with immediate data is no message
-    } else {
+    if (what.is_write)
+        bad = session_errc::unexpected_message;  // with immediate data it is no message
+    else bad = unseal(bytes);
+    if (!bad) {
         wire::message message = wire::decode(bytes, bad);
         if (!bad) bad = take_message(std::move(message));
     }

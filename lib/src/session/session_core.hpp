@@ -66,7 +66,7 @@ private:
     error_code reason(std::span<std::byte const> theirs) const override;
     void on_result(error_code ec, bool is_of_connection) override;
     wire::verdict verdict_on(std::span<std::byte const> theirs, error_code& foreign) const noexcept;
-    void on_received(error_code ec, receive_result const& what, std::span<std::byte const> bytes);
+    void on_received(error_code ec, receive_result const& what, std::span<std::byte> bytes);
     void on_inward_end(error_code ec);
     error_code take_message(wire::message message);
     wire::hello own_hello() const noexcept;

@@ -67,6 +67,15 @@ struct access {
     static auto place_of(RunsOn const& where) {
         return where.place();
     }
+    /// Of pre_shared_keys.
+    template <class Keys>
+    static auto const& set_of(Keys const& keys) noexcept {
+        return keys.set_;
+    }
+    template <class Keys>
+    static auto const& identity_of(Keys const& keys) noexcept {
+        return keys.identity_;
+    }
     /// Of a protection_domain.
     template <class Domain>
     static auto const& impl_of(Domain const& domain) noexcept {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,9 @@ public:
     /// The peer's greeting. Known to the accepting side at once, to the connecting one when
     /// connected.
     std::vector<std::byte> greeting() const;
+    /// The identity that the peer has proved: see authentication_options. Empty on the connecting side,
+    /// and without authentication. Any thread.
+    std::string peer_identity() const;
     /// Messages up to this size are copied; longer ones are large. Follows from the slot_bytes of
     /// both sides, so it is known when connected.
     std::uint32_t small_bytes_max() const noexcept;
@@ -97,7 +101,9 @@ public:
     /// @par Errors                Those of connection::async_connect, and channel_errc::foreign_peer,
     ///                            version_mismatch, mode_mismatch, peer_busy, malformed_message,
     ///                            queues_too_small (the connection was not made with needed());
-    ///                            errc::private_data_too_large (the greeting).
+    ///                            errc::private_data_too_large (the greeting); with
+    ///                            authentication_options errc::security_mismatch,
+    ///                            authentication_failed, unknown_identity, identity_refused.
     template <class Token = default_token_t<Executor>>
     auto async_connect(
         endpoint const& peer, std::span<std::byte const> greeting, Token&& token = Token{}
@@ -125,7 +131,8 @@ public:
     /// @par Cancellation          terminal: closes.
     /// @par Errors                Those of connection::async_accept, and channel_errc::foreign_peer,
     ///                            version_mismatch, mode_mismatch, malformed_message: the peer was
-    ///                            rejected; queues_too_small; errc::private_data_too_large.
+    ///                            rejected; queues_too_small; errc::private_data_too_large; those of
+    ///                            authentication, as for async_connect().
     template <class Token = default_token_t<Executor>>
     auto async_accept(std::span<std::byte const> greeting, Token&& token = Token{}) {
         return this->template initiate<error_code>(

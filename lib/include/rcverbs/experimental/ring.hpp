@@ -36,8 +36,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 
+#include <rcverbs/authentication.hpp>
 #include <rcverbs/connection_request.hpp>
 #include <rcverbs/experimental/protocol/handle.hpp>
 #include <rcverbs/endpoint.hpp>
@@ -68,6 +70,8 @@ struct ring_options {
     /// reports a quarter of the ring or of `records` at a time, and the last one. Above 0; empty: no
     /// limit. Ignored by a reader.
     std::optional<std::chrono::milliseconds> finish_timeout = {};
+    /// Who may connect. Without encrypts_messages, as records are written to memory. Empty: everybody.
+    authentication_options authentication = {};
     /// Options of the connection. Its queues are made large enough.
     connection_options connection = {};
 };
@@ -104,8 +108,8 @@ public:
     /// @par Errors                channel_errc::foreign_peer (no ring), channel_errc::version_mismatch,
     ///                            channel_errc::mode_mismatch (it is on the same side),
     ///                            boost::system::errc::value_too_large (of a writer: the ring is larger
-    ///                            than its ring_bytes), and those of connection::async_connect() and of
-    ///                            registering memory.
+    ///                            than its ring_bytes), errc::immediate_unsupported (iWARP), and those
+    ///                            of connection::async_connect() and of registering memory.
     template <class Token = default_token_t<Executor>>
     auto async_connect(endpoint const& peer, Token&& token = Token{}) {
         return this->template initiate<error_code>(
@@ -140,6 +144,9 @@ public:
     void close() noexcept;
     /// Why the ring ended.
     failure last_failure() const;
+    /// The identity that the peer has proved: see authentication_options. Empty on the connecting side,
+    /// and without authentication. Any thread.
+    std::string peer_identity() const;
     /// A snapshot of the counters.
     ring_statistics statistics() const;
 
@@ -266,6 +273,9 @@ public:
     void close() noexcept;
     /// Why the ring ended.
     failure last_failure() const;
+    /// The identity that the peer has proved: see authentication_options. Empty on the connecting side,
+    /// and without authentication. Any thread.
+    std::string peer_identity() const;
     /// A snapshot of the counters.
     ring_statistics statistics() const;
 

@@ -84,6 +84,10 @@ namespace rcverbs::protocol {
 /// Starts an operation of a handle with the completion signature `void(Arguments...)`: calls
 /// `start(core, handler)` with the erased handler.
 ///
+/// @param executor      The handle's, on which the handler is called by default.
+/// @param core          Passed to `start`.
+/// @param start         Starts the operation.
+/// @param token         Completion token.
 /// @param last_failure  Nothing, or what gives the handle's last_failure().
 template <
     class... Arguments,

@@ -6,8 +6,12 @@
 //     protocol::throw_if_refused(check.problem());  // "echo_options::receives is 0, not 1 to 64"
 #pragma once
 
+#include <string>
+
+#include <rcverbs/authentication.hpp>
 #include <rcverbs/detail/option_check.hpp>
 #include <rcverbs/detail/timeouts.hpp>
+#include <rcverbs/export.hpp>
 
 namespace rcverbs::protocol {
 
@@ -17,5 +21,7 @@ using detail::option_check;
 using detail::throw_if_refused;
 /// A time limit, or a year if it is longer, so that adding it to a time does not overflow.
 using detail::bounded;
+/// What is wrong with the options, for option_check::inside(); empty if nothing is.
+RCVERBS_EXPORT std::string problem_of(authentication_options const& options);
 
 }  // namespace rcverbs::protocol
