@@ -1,4 +1,6 @@
 // How operations become work requests, observed at the device.
+#include <rcverbs/experimental/ring.hpp>
+
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 
@@ -594,6 +596,37 @@ TEST_CASE("on a device without send with invalidate it is refused before posting
         CHECK(p.client.is_open());
         p.client.close();
         p.server.close();
+    });
+}
+
+TEST_CASE("on a device without immediate data it is refused before posting", "[fabric]") {
+    world w{two_devices([](fabric::device_options& d) {
+        d.is_iwarp = true;
+        d.has_atomics = false;
+    })};
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        CHECK_FALSE(p.client.domain().limits().has_immediate_data);
+        registered_buffer ours{p.client.domain(), 64, access_flags::local_write};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::remote_write};
+        auto [sent, n] = co_await p.client.async_send_with_immediate(ours.slice(), 7, awaiting);
+        auto [written, m] = co_await p.client.async_write_with_immediate(
+            ours.slice(), theirs.remote(), 7, awaiting
+        );
+        CHECK(sent == errc::immediate_unsupported);
+        CHECK(written == errc::immediate_unsupported);
+        CHECK_FALSE(is_fatal(sent));
+        CHECK(n + m == 0);
+        CHECK(p.client.statistics().sends_posted == 0);
+        co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+        p.client.close();
+        p.server.close();
+        // A ring, whose records have immediate data, says so, and does not wait.
+        acceptor door{io, {"10.0.0.1", 0}};
+        ring_writer writer{io};
+        auto const refused = co_await writer.async_connect(door.local_endpoint(), awaiting);
+        CHECK(std::get<0>(refused) == errc::immediate_unsupported);
     });
 }
 

@@ -56,8 +56,8 @@ std::vector<device_options> default_devices() {
 std::unique_ptr<device> make_device(device_options options) {
     auto made = std::make_unique<device>();
     static_cast<ibv_device&>(*made) = {};
-    made->node_type = IBV_NODE_CA;
-    made->transport_type = IBV_TRANSPORT_IB;
+    made->node_type = options.is_iwarp ? IBV_NODE_RNIC : IBV_NODE_CA;
+    made->transport_type = options.is_iwarp ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB;
     std::snprintf(made->name, sizeof made->name, "%s", options.name.c_str());
     std::snprintf(made->dev_name, sizeof made->dev_name, "uverbs-%s", options.name.c_str());
     for (std::string const& text : options.addresses) made->addresses.push_back(parse(text));

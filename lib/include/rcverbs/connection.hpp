@@ -354,8 +354,8 @@ public:
     /// @par Ordering              When the peer's receive completes, all bytes are there. If the
     ///                            write was split, the peer gets one completion, with the size of
     ///                            the last piece.
-    /// @par Errors                Those of async_write(), and wc_errc::rnr_retry_exceeded (the peer
-    ///                            posts no receives).
+    /// @par Errors                Those of async_write(), wc_errc::rnr_retry_exceeded (the peer
+    ///                            posts no receives), errc::immediate_unsupported.
     template <class Token = detail::default_token_t<Executor>>
     auto async_write_with_immediate(
         const_slices const& source,
@@ -441,7 +441,7 @@ public:
     /// @param immediate  In host byte order.
     /// @param token      Completion token.
     /// @par Completion signature  `void(error_code, std::size_t bytes_sent)`
-    /// @par Errors                Those of async_send().
+    /// @par Errors                Those of async_send(), errc::immediate_unsupported.
     template <class Token = detail::default_token_t<Executor>>
     auto async_send_with_immediate(
         const_slices const& message, std::uint32_t immediate, Token&& token = Token{}

@@ -43,6 +43,8 @@ struct device_limits {
     bool has_atomics_against_cpu = false;
     /// True if a send can carry a key for the receiving device to invalidate.
     bool has_send_with_invalidate = false;
+    /// Sends and writes with immediate data; iWARP has none.
+    bool has_immediate_data = true;
     /// True if it has memory windows of type 2: see window.hpp.
     bool has_memory_windows = false;
     /// True if memory can be registered with access_flags::on_demand for reliable connections.

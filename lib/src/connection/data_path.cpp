@@ -155,6 +155,9 @@ errc data_path::kind_refusal(operation_kind kind) const noexcept {
     if (phase_ == data_phase::receiving) return errc::not_connected;
     device_limits const& device = domain_->on().limits();
     switch (kind) {
+    case operation_kind::send_with_immediate:
+    case operation_kind::write_with_immediate:
+        return device.has_immediate_data ? errc{} : errc::immediate_unsupported;
     case operation_kind::send_with_invalidate:
         return device.has_send_with_invalidate ? errc{} : errc::invalidate_unsupported;
     case operation_kind::bind_window:

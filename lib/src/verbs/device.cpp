@@ -127,6 +127,7 @@ void device::read_limits(error_code& ec) {
     limits_.message_bytes_max = port.max_msg_sz;
     limits_.has_atomics = attributes.atomic_cap != IBV_ATOMIC_NONE;
     limits_.has_atomics_against_cpu = attributes.atomic_cap == IBV_ATOMIC_GLOB;
+    limits_.has_immediate_data = !is_iwarp();
     // Source: ibv_query_device(3); the InfiniBand specification ties the operation to the base
     // memory management extensions.
     limits_.has_send_with_invalidate =
