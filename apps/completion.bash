@@ -11,6 +11,7 @@ _rcverbs_complete() {
     help=$("$program" $subcommand --help 2>/dev/null) || return
     # What a word may be where the help names a few: "--poll busy|adaptive|event", "mode write|read|atomic".
     case $before in
+    --key-file) COMPREPLY=($(compgen -f -- "$word")); return ;;
     --json | --histogram | --report | --config | compare) [ -z "$subcommand" ] || { COMPREPLY=($(compgen -f -- "$word")); return; } ;;
     esac
     if [[ $before == -* ]]; then

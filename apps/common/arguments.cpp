@@ -31,6 +31,8 @@ rcverbs::session_options arguments::session() const {
     }
     s.exchange_timeout = timeout;
     s.finish_timeout = timeout;
+    s.authentication = authentication;
+    s.authentication.timeout = timeout;
     return s;
 }
 
@@ -103,6 +105,50 @@ CLI::Option* add_poll(CLI::App& app, rcverbs::poll_mode& out) {
             {"adaptive", rcverbs::poll_mode::adaptive},
             {"event", rcverbs::poll_mode::event}}))
         ->option_text("busy|adaptive|event [adaptive]");
+}
+
+void add_keys(CLI::App& app, rcverbs::authentication_options& out, bool is_client) {
+    app.add_option_function<std::string>(
+           "--key-file",
+           [&out](std::string const& path) {
+               try {
+                   out.keys = rcverbs::pre_shared_keys::load(path);
+               } catch (std::exception const& e) {
+                   throw CLI::ValidationError(e.what());
+               }
+           },
+           is_client ? "the key that the server must have, too: a line with an identity and a key"
+                     : "only clients that have a key of this file may connect: a line for each, "
+                       "with an identity and a key; read again for each client"
+    )
+        ->option_text("FILE");
+    if (!is_client) return;
+    // Behind the keys, in whichever order they are given.
+    app.add_option_function<std::string>(
+           "--identity",
+           [&out](std::string const& who) {
+               try {
+                   out.keys = out.keys.as(who);
+               } catch (std::exception const&) {
+                   throw CLI::ValidationError("--identity: not 1 to 32 bytes");
+               }
+           },
+           "who this client is, if the file has several"
+    )
+        ->option_text("NAME [the only one]");
+}
+
+void reload(rcverbs::authentication_options const& what) {
+    static std::string said;
+    std::string why;
+    try {
+        auto keys = what.keys;  // the same ones
+        keys.reload();
+    } catch (std::exception const& e) {
+        why = e.what();
+    }
+    if (!why.empty() && why != said) print_error(why + "; the keys remain as they were");
+    said = why;
 }
 
 void add_shared(CLI::App& app, arguments& out) {

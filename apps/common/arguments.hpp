@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <rcverbs/authentication.hpp>
 #include <rcverbs/session.hpp>
 
 #include "common/counter.hpp"
@@ -28,6 +29,7 @@ struct arguments {
     std::chrono::milliseconds timeout{10000};
     rcverbs::connection_options connection;
     rcverbs::polling_options polling;
+    rcverbs::authentication_options authentication;
 
     /// The session's options; the mode is the number sent on the wire.
     rcverbs::session_options session() const;
@@ -54,6 +56,10 @@ CLI::Option* add_address(
 );
 /// Adds --poll.
 CLI::Option* add_poll(CLI::App& app, rcverbs::poll_mode& out);
+/// Adds --key-file and, for a client, --identity.
+void add_keys(CLI::App& app, rcverbs::authentication_options& out, bool is_client);
+/// Reads the key file again, if there is one: a key may have been replaced. Prints what is wrong with it, once.
+void reload(rcverbs::authentication_options const& what);
 /// Adds the options that rdma-server and rdma-client share.
 void add_shared(CLI::App& app, arguments& out);
 

@@ -31,6 +31,10 @@ exit_code exit_code_for(rcverbs::error_code const& ec, rcverbs::step where) noex
         case errc::address_gone:
         case errc::queue_pair_failed:
         case errc::completion_queue_broken: return exit_code::peer_gone;
+        case errc::security_mismatch:
+        case errc::authentication_failed:
+        case errc::unknown_identity:
+        case errc::identity_refused:
         case errc::peer_violation:
         case errc::access_denied:
         case errc::out_of_range:

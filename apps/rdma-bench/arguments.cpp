@@ -235,6 +235,7 @@ void describe(CLI::App& app, arguments& out) {
             "the most memory that a client's plan may use"
         )
         ->option_text("BYTES [half of what is available]");
+    demo::add_keys(*server, out.bounds.authentication, false);
     server->callback([&out] { out.what = command::server; });
     add_limits(*server, out.bounds);
 
@@ -247,6 +248,7 @@ void describe(CLI::App& app, arguments& out) {
         ->check(CLI::Range(1, 65535))
         ->option_text("PORT REQUIRED");
     demo::add_address(*client, "--from", out.from, "the local address to connect from");
+    demo::add_keys(*client, out.bounds.authentication, true);
     client->callback([&out] { out.what = command::client; });
     add_measuring(*client, out);
     add_limits(*client, out.bounds);

@@ -17,7 +17,7 @@ asio::awaitable<void> bench_connection::connect(rcverbs::endpoint server) {
         co_await connection_.async_resolve(server, use_awaitable);
         make_memory();
         post_receives();
-        auto const greeting = encode_greeting(exposed());
+        auto const greeting = encode_greeting(exposed(), token_);
         co_await connection_.async_establish(greeting, use_awaitable);
         greet();
     } catch (boost::system::system_error const& e) {
@@ -34,7 +34,7 @@ asio::awaitable<void> bench_connection::accept() {
         greet();
         make_memory();
         post_receives();
-        auto const greeting = encode_greeting(exposed());
+        auto const greeting = encode_greeting(exposed(), token_);
         co_await connection_.async_accept(greeting, use_awaitable);
     } catch (boost::system::system_error const& e) {
         fail(e.code());
@@ -45,7 +45,9 @@ asio::awaitable<void> bench_connection::accept() {
     }
 }
 
-void bench_connection::greet() { peer_ = decode_greeting(connection_.private_data(), plan_); }
+void bench_connection::greet() {
+    peer_ = decode_greeting(connection_.private_data(), plan_, token_);
+}
 
 // Grants the peer only the rights that the test needs.
 void bench_connection::make_memory() {

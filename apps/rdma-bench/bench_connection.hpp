@@ -36,8 +36,11 @@ protected:
 class bench_connection {
 public:
     /// Takes a connection that is not connected yet.
-    bench_connection(rcverbs::connection c, plan const& p, side s)
-        : connection_{std::move(c)},
+    ///
+    /// @param token  What both sides name in their greetings.
+    bench_connection(rcverbs::connection c, plan const& p, side s, std::uint64_t token)
+        : token_{token},
+          connection_{std::move(c)},
           plan_{p},
           side_{s},
           layout_{p} {}
@@ -88,6 +91,7 @@ private:
     pages incoming_pages_;
     rcverbs::memory_region outgoing_;
     rcverbs::memory_region incoming_;
+    std::uint64_t const token_;
     rcverbs::connection connection_;
     plan const& plan_;
     side const side_;

@@ -43,7 +43,7 @@ client::client(asio::io_context& io, destination to, plan const& p, limits l, ob
       control_{
           io,
           rcverbs::connection{control_poller(io), with_source(control_options(), to_)},
-          limits_.patience} {}
+          limits_} {}
 
 asio::awaitable<json> client::order(json what) {
     co_await control_.send(what);
@@ -92,7 +92,7 @@ asio::awaitable<void> client::carry_out(connection_group& group) {
     heartbeat_.start(std::max(ready.patience / 4, std::chrono::milliseconds{1}), [this] {
         control_.send_alive();
     });
-    co_await open(group, ready.port);
+    co_await open(group, ready);
     co_await group.pin();
     co_await order(plain_order(order_kind::pin));
     if (plan_.what == operation::connect) co_return co_await hold(group);
@@ -104,7 +104,7 @@ asio::awaitable<void> client::carry_out(connection_group& group) {
 }
 
 // A few at a time, so that neither side's backlog of requests overflows.
-asio::awaitable<void> client::open(connection_group& group, std::uint16_t port) {
+asio::awaitable<void> client::open(connection_group& group, readiness const& ready) {
     std::uint64_t const resident = resident_bytes();
     std::uint64_t const available = available_bytes();
     std::size_t const count = plan_.connections;
@@ -115,9 +115,11 @@ asio::awaitable<void> client::open(connection_group& group, std::uint16_t port) 
     std::size_t const at_a_time = plan_.what == operation::connect ? plan_.depth : connecting_max;
     for (std::size_t next = 0; (next < count && !failed) || under_way > 0;) {
         while (next < count && under_way < at_a_time && !failed) {
-            bench_connection& l = group.add(rcverbs::connection{
-                group.place(next), with_source(group.options(), to_)});
-            rcverbs::endpoint const where{to_.server.address(), port};
+            bench_connection& l = group.add(
+                rcverbs::connection{group.place(next), with_source(group.options(), to_)},
+                ready.token
+            );
+            rcverbs::endpoint const where{to_.server.address(), ready.port};
             ++next;
             ++under_way;
             asio::co_spawn(io_, l.connect(where), [&](std::exception_ptr e) {

@@ -59,11 +59,11 @@ public:
     /// Closes the control connection; the io_context's run() returns afterwards.
     void end() noexcept { control_.close(); }
     /// The first failure of the control connection, if it has one.
-    rcverbs::failure failure() { return control_.connection().last_failure(); }
+    rcverbs::failure failure() { return control_.last_failure(); }
 
 private:
     boost::asio::awaitable<void> carry_out(connection_group& group);
-    boost::asio::awaitable<void> open(connection_group& group, std::uint16_t port);
+    boost::asio::awaitable<void> open(connection_group& group, readiness const& ready);
     boost::asio::awaitable<void> measure(connection_group& group, round r);
     boost::asio::awaitable<void> hold(connection_group& group);
     boost::asio::awaitable<nlohmann::json> order(nlohmann::json what);

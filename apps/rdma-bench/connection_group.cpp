@@ -90,9 +90,9 @@ rcverbs::connection_options connection_group::options() const {
     return o;
 }
 
-bench_connection& connection_group::add(rcverbs::connection c) {
+bench_connection& connection_group::add(rcverbs::connection c, std::uint64_t token) {
     member& m = members_.emplace_back();
-    m.on = std::make_unique<bench_connection>(std::move(c), plan_, side_);
+    m.on = std::make_unique<bench_connection>(std::move(c), plan_, side_, token);
     m.work = make_load(*m.on);
     return *m.on;
 }

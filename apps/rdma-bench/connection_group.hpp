@@ -42,6 +42,8 @@ struct limits {
     /// The most memory in bytes that a server uses for a client's plan; 0: half of the memory that
     /// is available when the client comes.
     std::uint64_t memory_bytes = 0;
+    /// Who may benchmark a server.
+    rcverbs::authentication_options authentication = {};
 };
 
 class connection_group {
@@ -55,7 +57,7 @@ public:
     rcverbs::runs_on<boost::asio::any_io_executor> place(std::size_t index);
     rcverbs::connection_options options() const;
     /// Adds a connection that is not connected yet, and returns it.
-    bench_connection& add(rcverbs::connection c);
+    bench_connection& add(rcverbs::connection c, std::uint64_t token);
     std::size_t size() const noexcept { return members_.size(); }
 
     /// Pins the threads. Call once, when all connections are connected.

@@ -23,37 +23,54 @@ rcverbs::poller control_poller(asio::io_context& io) {
     return rcverbs::poller::on(io, {.polling = {.mode = rcverbs::poll_mode::event}});
 }
 
-control::control(asio::io_context& io, rcverbs::connection c, std::chrono::milliseconds patience)
-    : state_{std::make_shared<state>(io, std::move(c))},
-      patience_{patience} {}
+control::control(asio::io_context& io, rcverbs::connection c, limits const& l)
+    : state_{std::make_shared<state>(io, std::move(c), l.authentication)},
+      patience_{l.patience} {
+    state_->link->on_prepare = [weak = std::weak_ptr{state_}] {
+        if (auto const s = weak.lock()) prepare(s);
+    };
+}
 
 control::~control() { close(); }
 
 asio::awaitable<void> control::connect(rcverbs::endpoint server) {
-    co_await connection().async_resolve(server, use_awaitable);
-    prepare();
-    co_await connection().async_establish({}, use_awaitable);
+    co_await rcverbs::protocol::initiate<rcverbs::error_code>(
+        state_->link,
+        [server](authenticated& link, auto who) { link.connect(server, std::move(who)); },
+        use_awaitable
+    );
 }
 
 asio::awaitable<void> control::accept() {
-    prepare();
-    co_await connection().async_accept({}, use_awaitable);
+    co_await rcverbs::protocol::initiate<rcverbs::error_code>(
+        state_->link,
+        [](authenticated& link, auto who) { link.accept(std::move(who)); },
+        use_awaitable
+    );
 }
 
-void control::prepare() {
-    state_->outgoing =
-        rcverbs::registered_buffer{connection().domain(), text_bytes_max, access_flags::local_read};
-    state_->incoming = rcverbs::registered_buffer{
-        connection().domain(), receives * text_bytes_max, access_flags::local_write};
-    state_->alive = rcverbs::registered_buffer{
-        connection().domain(), alive_text.size(), access_flags::local_read};
-    std::memcpy(state_->alive.bytes().data(), alive_text.data(), alive_text.size());
-    for (std::size_t i = 0; i < receives; ++i) post_receive(state_, i);
+rcverbs::error_code control::authenticated::prepare() {
+    try {
+        on_prepare();
+    } catch (boost::system::system_error const& e) {
+        return e.code();
+    }
+    return {};
+}
+
+void control::prepare(std::shared_ptr<state> const& s) {
+    rcverbs::protection_domain const domain = s->link->lower().domain();
+    s->outgoing = rcverbs::registered_buffer{domain, text_bytes_max, access_flags::local_read};
+    s->incoming =
+        rcverbs::registered_buffer{domain, receives * text_bytes_max, access_flags::local_write};
+    s->alive = rcverbs::registered_buffer{domain, alive_text.size(), access_flags::local_read};
+    std::memcpy(s->alive.bytes().data(), alive_text.data(), alive_text.size());
+    for (std::size_t i = 0; i < receives; ++i) post_receive(s, i);
 }
 
 void control::post_receive(std::shared_ptr<state> const& s, std::size_t index) {
     rcverbs::mutable_slice const into = s->incoming.slice(index * text_bytes_max, text_bytes_max);
-    s->connection.async_receive(
+    s->link->lower().async_receive(
         into,
         [s, index](rcverbs::error_code ec, rcverbs::receive_result message) {
             s->arrived.cancel();
@@ -70,7 +87,7 @@ void control::post_receive(std::shared_ptr<state> const& s, std::size_t index) {
             if (!is_alive) s->texts.emplace_back(read);
             if (s->texts.size() > texts_max) {
                 s->failed = make_error_code(errc::malformed_message);
-                return s->connection.close();
+                return s->link->close();
             }
             post_receive(s, index);
         }
@@ -117,7 +134,7 @@ void control::send_alive() {
 asio::steady_timer control::close_after_patience() {
     asio::steady_timer timer{connection().get_executor(), patience_};
     timer.async_wait([s = state_](rcverbs::error_code ec) {
-        if (!ec) s->connection.close();
+        if (!ec) s->link->close();
     });
     return timer;
 }

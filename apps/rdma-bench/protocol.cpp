@@ -66,7 +66,11 @@ plan parse_hello(json const& hello) {
 }
 
 json make_ready(readiness const& r) {
-    return {{"port", r.port}, {"patience_ms", r.patience.count()}, {"machine", r.machine}};
+    return {
+        {"port", r.port},
+        {"patience_ms", r.patience.count()},
+        {"machine", r.machine},
+        {"token", r.token}};
 }
 
 readiness parse_ready(json const& answer) {
@@ -77,6 +81,7 @@ readiness parse_ready(json const& answer) {
         r.patience =
             std::chrono::milliseconds{member<std::int64_t>(answer, "patience_ms", 1, day.count())};
         r.machine = parse_facts(answer.value("machine", json{}));
+        r.token = answer.at("token").get<std::uint64_t>();
         return r;
     });
 }
@@ -193,7 +198,8 @@ std::optional<access_flags> right_for(operation o) noexcept {
 
 }  // namespace
 
-std::array<std::byte, greeting_bytes> encode_greeting(rcverbs::remote_region const& exposed
+std::array<std::byte, greeting_bytes> encode_greeting(
+    rcverbs::remote_region const& exposed, std::uint64_t token
 ) noexcept {
     std::array<std::byte, greeting_bytes> out{};
     put(out, 0, greeting_magic);
@@ -201,13 +207,18 @@ std::array<std::byte, greeting_bytes> encode_greeting(rcverbs::remote_region con
     put(out, 8, exposed.address());
     put(out, 16, exposed.size());
     put(out, 24, exposed.key().value);
+    put(out, 32, token);
     return out;
 }
 
-rcverbs::remote_region decode_greeting(std::span<std::byte const> in, plan const& p) {
+rcverbs::remote_region decode_greeting(
+    std::span<std::byte const> in, plan const& p, std::uint64_t token
+) {
     if (in.size() < greeting_bytes || get<std::uint32_t>(in, 0) != greeting_magic) {
         throw protocol_error{"the peer of a measured connection is no rdma-bench"};
     }
+    if (get<std::uint64_t>(in, 32) != token)
+        throw protocol_error{"the peer of a measured connection is of another benchmark"};
     rcverbs::remote_region const region{
         get<std::uint64_t>(in, 8),
         get<std::uint64_t>(in, 16),

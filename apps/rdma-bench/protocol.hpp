@@ -27,7 +27,7 @@
 namespace rdma_bench {
 
 /// Client and server must have the same version.
-inline constexpr int protocol_version = 2;
+inline constexpr int protocol_version = 3;
 
 /// The peer sent data that violates the protocol.
 class protocol_error : public std::runtime_error {
@@ -54,6 +54,8 @@ struct readiness {
     std::chrono::milliseconds patience{0};
     /// The server's machine.
     side_facts machine = {};
+    /// A random number that measured connections must name: only those of this client do.
+    std::uint64_t token = 0;
 };
 
 nlohmann::json make_ready(readiness const& r);
@@ -115,12 +117,15 @@ std::vector<std::uint64_t> parse_operations(nlohmann::json const& answer, plan c
 // --- greetings -----------------------------------------------------------------------------------
 
 /// A greeting is connection manager private data: each end of a measured connection sends the
-/// region that its peer may use.
-inline constexpr std::size_t greeting_bytes = 32;
-std::array<std::byte, greeting_bytes> encode_greeting(rcverbs::remote_region const& exposed
+/// region that its peer may use, and the token of the benchmark.
+inline constexpr std::size_t greeting_bytes = 40;
+std::array<std::byte, greeting_bytes> encode_greeting(
+    rcverbs::remote_region const& exposed, std::uint64_t token
 ) noexcept;
-/// The peer's region. Throws protocol_error if it is no valid greeting, or if the region does not
-/// fit the plan.
-rcverbs::remote_region decode_greeting(std::span<std::byte const> private_data, plan const& p);
+/// The peer's region. Throws protocol_error if it is no valid greeting, names another token, or if
+/// the region does not fit the plan.
+rcverbs::remote_region decode_greeting(
+    std::span<std::byte const> private_data, plan const& p, std::uint64_t token
+);
 
 }  // namespace rdma_bench

@@ -6,9 +6,12 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <random>
 #include <utility>
 
+#include "common/arguments.hpp"
 #include "common/exchange.hpp"
+#include "common/printable.hpp"
 #include "rdma-bench/layout.hpp"
 #include "rdma-bench/machine.hpp"
 
@@ -33,6 +36,11 @@ rcverbs::acceptor_options control_acceptor() {
     o.connections_max = control_connections_max;
     o.busy_private_data = busy_mark();
     return o;
+}
+
+std::uint64_t random_token() {
+    std::random_device from;
+    return std::uint64_t{from()} << 32U | from();
 }
 
 rcverbs::acceptor_options data_acceptor(plan const& p) {
@@ -74,11 +82,12 @@ asio::awaitable<void> server::run(std::uint64_t count) {
 }
 
 void server::start_serving(rcverbs::connection_request request) {
+    demo::reload(limits_.authentication);
     try {
         client_ = std::make_shared<control>(
             io_,
             rcverbs::connection{control_poller(io_), std::move(request), control_options()},
-            limits_.patience
+            limits_
         );
     } catch (boost::system::system_error const& e) {
         return print_error(e.what());
@@ -87,8 +96,11 @@ void server::start_serving(rcverbs::connection_request request) {
 }
 
 asio::awaitable<void> server::serve(std::shared_ptr<control> client) {
-    std::string const peer = client->connection().remote_endpoint().to_string();
+    std::string peer = client->connection().remote_endpoint().to_string();
     try {
+        co_await client->accept();
+        if (std::string const who = client->peer_identity(); !who.empty())
+            peer = demo::printable(who) + " at " + peer;
         co_await talk(*client);
     } catch (std::exception const& e) {
         if (!is_stopped_) print_error(peer + ": " + e.what());
@@ -107,7 +119,6 @@ asio::awaitable<void> server::serve(std::shared_ptr<control> client) {
 }
 
 asio::awaitable<void> server::talk(control& client) {
-    co_await client.accept();
     json const hello = co_await client.receive_hello();
     std::string refusal;
     plan wanted;
@@ -134,13 +145,14 @@ std::string server::memory_problem(plan const& p) const {
 }
 
 asio::awaitable<void> server::accept_connections(
-    rcverbs::acceptor& at, connection_group& group, std::size_t count
+    rcverbs::acceptor& at, connection_group& group, std::size_t count, std::uint64_t token
 ) {
     for (std::size_t i = 0; i < count; ++i) {
         auto [ec, request] = co_await at.async_get_request(awaiting);
         if (ec) co_return;
-        bench_connection& next =
-            group.add(rcverbs::connection{group.place(i), std::move(request), group.options()});
+        bench_connection& next = group.add(
+            rcverbs::connection{group.place(i), std::move(request), group.options()}, token
+        );
         // Concurrently, so that a slow peer does not delay the others.
         asio::co_spawn(io_, next.accept(), asio::detached);
     }
@@ -152,10 +164,12 @@ asio::awaitable<void> server::carry_out(plan const& p, control& client) {
     std::optional<rcverbs::acceptor> acceptor;
     try {
         rcverbs::endpoint const here{client.connection().local_endpoint().address(), 0};
-        readiness ready{0, limits_.patience, facts_of(client.connection())};
+        readiness ready{0, limits_.patience, facts_of(client.connection()), random_token()};
         acceptor.emplace(io_, here, data_acceptor(p));
         ready.port = acceptor->local_endpoint().port();
-        asio::co_spawn(io_, accept_connections(*acceptor, group, p.connections), asio::detached);
+        asio::co_spawn(
+            io_, accept_connections(*acceptor, group, p.connections, ready.token), asio::detached
+        );
         json const answer = make_ready(ready);
         co_await client.send(answer);
         co_await obey(p, group, client);

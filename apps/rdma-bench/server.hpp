@@ -40,7 +40,7 @@ private:
         plan const& p, connection_group& group, order const& o, nlohmann::json& answer
     );
     boost::asio::awaitable<void> accept_connections(
-        rcverbs::acceptor& at, connection_group& group, std::size_t count
+        rcverbs::acceptor& at, connection_group& group, std::size_t count, std::uint64_t token
     );
 
     boost::asio::io_context& io_;

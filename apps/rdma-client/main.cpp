@@ -189,6 +189,7 @@ int main(int argc, char** argv) {
         "Exchanges a message with rdma-server by RDMA write or read, or adds to its counter by "
         "RDMA atomics."};
     demo::add_shared(app, a);
+    demo::add_keys(app, a.authentication, true);
     app.add_option("host", a.host, "the server's address or name")
         ->required()
         ->option_text("HOST REQUIRED");

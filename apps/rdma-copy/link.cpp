@@ -47,8 +47,12 @@ std::uint16_t messages_for(std::size_t lockable_bytes) {
     return lockable_bytes / 4 < bytes_of_messages(usual) ? least : usual;
 }
 
-rcverbs::message_channel_options channel_options(std::uint16_t messages) {
+rcverbs::message_channel_options channel_options(
+    std::uint16_t messages, link_options const& options
+) {
     rcverbs::message_channel_options o;
+    o.authentication = options.authentication;
+    o.authentication.timeout = options.timeout;
     o.mode = channel_mode;
     o.receives = messages;
     o.sends = messages;
@@ -96,7 +100,7 @@ link::link(asio::io_context& io, link_options const& options)
       timeout_{options.timeout},
       outgoing_{std::make_shared<outgoing>(outgoing{this, {}, 0, false, false, {}, change{io}})},
       stop_limit_{io} {
-    auto const messages = channel_options(messages_for(demo::lockable_bytes_left()));
+    auto const messages = channel_options(messages_for(demo::lockable_bytes_left()), options);
     size_slots(options.memory_bytes);
     rcverbs::connection c{sleeping_poller(io), options_of_connection(messages, slots_)};
     channel_ = rcverbs::message_channel{std::move(c), messages};
@@ -107,7 +111,7 @@ link::link(asio::io_context& io, rcverbs::connection_request request, link_optio
       timeout_{options.timeout},
       outgoing_{std::make_shared<outgoing>(outgoing{this, {}, 0, false, false, {}, change{io}})},
       stop_limit_{io} {
-    auto const messages = channel_options(messages_for(demo::lockable_bytes_left()));
+    auto const messages = channel_options(messages_for(demo::lockable_bytes_left()), options);
     size_slots(options.memory_bytes);
     rcverbs::connection c{
         sleeping_poller(io), std::move(request), options_of_connection(messages, slots_)};

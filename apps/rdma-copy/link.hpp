@@ -35,6 +35,8 @@ struct link_options {
     std::size_t memory_bytes = 0;
     /// A peer that says nothing for this long has gone.
     std::chrono::milliseconds timeout{30000};
+    /// Who may connect.
+    rcverbs::authentication_options authentication;
 };
 
 class link {
@@ -47,6 +49,8 @@ public:
 
     asio::awaitable<void> connect(rcverbs::endpoint peer);
     asio::awaitable<void> accept();
+    /// The client's name, if it has proved it.
+    std::string peer_identity() const { return channel_.peer_identity(); }
     /// The next message must come within the timeout; ALIVE is none.
     void require_message() { says_by_ = std::chrono::steady_clock::now() + timeout_; }
     /// This side waits for nothing but messages of the peer, or it does not. A peer that only says ALIVE

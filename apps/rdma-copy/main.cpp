@@ -403,12 +403,13 @@ private:
 
     asio::awaitable<void> serve(rcverbs::connection_request request) {
         if (is_stopped_) co_return;
-        std::string const peer = request.remote_endpoint().to_string();
+        std::string peer = request.remote_endpoint().to_string();
         std::string failed;
         bool is_stopped_by_client = false;
         copy::result counters;
         std::size_t lines = 0;
         ++connections_;
+        demo::reload(settings_.link.authentication);
         try {
             copy::link client{io_, std::move(request), settings_.link};
             // Threads of its own: a client with a slow file holds up nobody else.
@@ -416,6 +417,8 @@ private:
             clients_.emplace(&client, &counters);
             try {
                 co_await client.accept();
+                if (std::string const who = client.peer_identity(); !who.empty())
+                    peer = demo::printable(who) + " at " + peer;
                 auto const report = [&](auto const& path, auto const& why) {
                     if (++lines > lines_most) return;
                     demo::print_error(peer + ": " + demo::printable(path) + ": " + why);
@@ -559,6 +562,7 @@ int main(int argc, char** argv) {
             "30s"
         );
         to.add_flag("--quiet", s.is_quiet, "print errors only");
+        demo::add_keys(to, s.link.authentication, &to == &app);
     };
     add_shared(app);
     app.add_flag("--force", s.copy.replaces, "replace files and links that exist");

@@ -16,6 +16,7 @@ int main(int argc, char** argv) {
         "Exchanges messages with any number of rdma-clients by RDMA write or read, or lets them "
         "add to a counter by RDMA atomics."};
     demo::add_shared(app, a);
+    demo::add_keys(app, a.authentication, false);
     demo::add_address(
         app, "--bind", a.bind, "the local address to listen on; without it, all addresses"
     );

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/awaiting.hpp"
+#include "common/printable.hpp"
 
 namespace demo {
 
@@ -118,6 +119,7 @@ asio::awaitable<void> server::accept_clients() {
             continue;
         }
         print("received connection request.");
+        reload(arguments_.authentication);
         start_serving(std::move(request));
     }
 }
@@ -165,6 +167,8 @@ asio::awaitable<server::outcome> server::serve(
             counts = client->last_failure().reason != rcverbs::close_reason::refused;
         } else {
             counts = exchanges = true;
+            if (std::string const who = client->peer_identity(); !who.empty())
+                print("client is " + printable(who) + ".");
             code = arguments_.exchange.mode == transfer_mode::atomic
                        ? co_await counter_.serve(*client, arguments_.exchange)
                        : co_await exchange(*client, arguments_.exchange);

@@ -6,7 +6,7 @@ set -uo pipefail
 
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
-    demo_write demo_read demo_atomic nvme nvme_nbd copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server few_descriptors late_listener the_doctor nbdkit_plugin
+    demo_write demo_read demo_atomic nvme nvme_nbd copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server few_descriptors late_listener the_doctor nbdkit_plugin keys
     a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric libfabric_rma namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_wrongly pyverbs
     joined joined_again joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
@@ -214,6 +214,69 @@ copy() {
     await listens 1 7472
     on 2 "$work/rdma-copy" --port 7472 "$folder/from/" 10.77.0.1: >"$work/client.out" 2>&1 || fail "the client ended with $?"
     diff -r "$folder/from" "$folder/to/from" || fail 'the copy differs'
+}
+# Only those with a key may connect, and both sides say who they are, or why not. A key is replaced while the server runs.
+keys() {
+    local keys=$work/run/keys folder=$work/run one two
+    one=$(printf '%064d' 1) two=$(printf '%064d' 2)
+    key_file() { printf '%s\n' "${@:2}" | "${as_nobody[@]}" sh -c 'umask 077; cat >"$1"' sh "$1"; }
+    # refused PATTERN ARGUMENT…: of rdma-client.
+    refused() {
+        on 2 "$work/rdma-client" write 10.77.0.1 7471 "${@:2}" >"$work/client.out" 2>&1 && fail "it connected: ${*:2}"
+        grep -q "$1" "$work/client.out" || fail "no reason: ${*:2}"
+    }
+    accepted() { on 2 "$work/rdma-client" write 10.77.0.1 7471 "$@" >"$work/client.out" 2>&1 || fail "the client ended with $?: $*"; }
+    key_file "$keys" "alice $one" "bob $two"
+    key_file "$keys.alice" "alice $one"
+    key_file "$keys.other" "alice $two"
+    key_file "$keys.carol" "carol $one"
+    serve 1 "$work/rdma-server" write --port 7471 --key-file "$keys"
+    await listens 1 7471
+    accepted --key-file "$keys.alice"
+    accepted --key-file "$keys" --identity bob
+    grep -q 'client is alice' "$work/server.out" && grep -q 'client is bob' "$work/server.out" || fail 'the server does not say who it is'
+    refused 'only one side\|one side authenticates'
+    refused 'has not proved' --key-file "$keys.other"
+    refused 'no key of the identity' --key-file "$keys.carol"
+    refused 'no key of the identity' --key-file "$keys"
+    # A key is replaced: both, then the new one.
+    key_file "$keys" "alice $two" "alice $one"
+    accepted --key-file "$keys.alice"
+    accepted --key-file "$keys.other"
+    key_file "$keys" "alice $two"
+    accepted --key-file "$keys.other"
+    refused 'has not proved' --key-file "$keys.alice"
+    # A file that is being written locks nobody out.
+    key_file "$keys" ''
+    accepted --key-file "$keys.other"
+    grep -q 'there are no keys; the keys remain as they were' "$work/server.out" || fail 'the server does not say what is wrong'
+    kill "$server"
+    # Copies.
+    key_file "$keys" "alice $one"
+    "${as_nobody[@]}" mkdir "$folder/from" "$folder/to"
+    "${as_nobody[@]}" cp /etc/passwd "$folder/from/file"
+    serve 1 "$work/rdma-copy" serve "$folder/to" --port 7472 --key-file "$keys"
+    await listens 1 7472
+    on 2 "$work/rdma-copy" --port 7472 "$folder/from/" 10.77.0.1: >"$work/client.out" 2>&1 && fail 'it copied without a key'
+    grep -q 'one side authenticates' "$work/client.out" || fail 'rdma-copy does not say why'
+    on 2 "$work/rdma-copy" --port 7472 --key-file "$keys.other" "$folder/from/" 10.77.0.1: >"$work/client.out" 2>&1 && fail 'it copied with a wrong key'
+    [ -z "$(ls "$folder/to")" ] || fail 'something was copied'
+    on 2 "$work/rdma-copy" --port 7472 --key-file "$keys.alice" "$folder/from/" 10.77.0.1: >"$work/client.out" 2>&1 || fail "rdma-copy ended with $?"
+    diff -r "$folder/from" "$folder/to/from" || fail 'the copy differs'
+    await grep -q '^alice at 10.77.0.2' "$work/server.out"
+    kill "$server"
+    # Benchmarks.
+    serve 1 "$work/rdma-bench" server --key-file "$keys"
+    await listens 1 7472
+    on 2 "$work/rdma-bench" client 10.77.0.1 7472 write -n 100 >"$work/client.out" 2>&1 && fail 'it measured without a key'
+    grep -q 'one side authenticates' "$work/client.out" || fail 'rdma-bench does not say why'
+    on 2 "$work/rdma-bench" client 10.77.0.1 7472 write -n 100 --key-file "$keys.other" >"$work/client.out" 2>&1 && fail 'it measured with a wrong key'
+    on 2 "$work/rdma-bench" client 10.77.0.1 7472 write -n 100 --key-file "$keys.alice" >"$work/client.out" 2>&1 || fail "rdma-bench ended with $?"
+    # A file that others may read is refused.
+    "${as_nobody[@]}" chmod 644 "$keys"
+    on 2 "$work/rdma-client" write 10.77.0.1 7471 --key-file "$keys" >"$work/client.out" 2>&1
+    [ $? = 2 ] || fail 'it takes a file that others may read'
+    grep -q 'others may read or write it' "$work/client.out" || fail 'it does not say why'
 }
 # Two processes share the devices of a node, as on a host.
 one_node() {

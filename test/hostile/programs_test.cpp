@@ -266,7 +266,7 @@ void keep_alive_until_dropped(hostile::peer& p) {
 }
 
 std::string plan(std::string const& test, std::string const& measure, std::string const& size) {
-    return R"({"version":2,"plan":{"test":")" + test + R"(","measure":")" + measure +
+    return R"({"version":3,"plan":{"test":")" + test + R"(","measure":")" + measure +
            R"(","sizes_bytes":[)" + size +
            R"(],"depth":1,"batch":1,"receives":4,"inline_bytes":0,"poll":"event","spin_us":50,"connections":1,"threads":0,)"
            R"("own_threads":true,"warm_up":0,"iterations":10,"duration_ms":100,"bidirectional":false,"verify":false,"corrupt":false,)"
@@ -279,8 +279,18 @@ std::uint16_t port_of(hostile::bytes const& ready) {
     return static_cast<std::uint16_t>(std::stoi(text.substr(text.find("port\":") + 6)));
 }
 
+/// The token that measured connections name.
+std::uint64_t token_of(hostile::bytes const& ready) {
+    std::string text(reinterpret_cast<char const*>(ready.data()), ready.size());
+    return std::stoull(text.substr(text.find("token\":") + 7));
+}
+
 hostile::bytes greeting(
-    std::uint64_t address, std::uint64_t size, std::uint32_t key, std::uint32_t rights
+    std::uint64_t address,
+    std::uint64_t size,
+    std::uint32_t key,
+    std::uint32_t rights,
+    std::uint64_t token
 ) {
     hostile::bytes out = hostile::text("rvb1");
     hostile::put(out, rights, 4);
@@ -288,6 +298,7 @@ hostile::bytes greeting(
     hostile::put(out, size, 8);
     hostile::put(out, key, 4);
     hostile::put(out, 0, 4);
+    hostile::put(out, token, 8);
     return out;
 }
 
@@ -341,7 +352,11 @@ TEST_CASE("rdma-bench's server outlives a client whose orders do not fit its pla
         hostile::peer data_peer;
         data_peer.approach(device_address(), port_of(ready));
         data_peer.ask(greeting(
-            data_peer.exposed_address(), hostile::peer::memory_bytes, data_peer.exposed_key(), 2
+            data_peer.exposed_address(),
+            hostile::peer::memory_bytes,
+            data_peer.exposed_key(),
+            2,
+            token_of(ready)
         ));
         data_peer.await_event(RDMA_CM_EVENT_ESTABLISHED);
         CHECK(control->deliver(hostile::text(order)));
@@ -362,7 +377,9 @@ TEST_CASE(
     REQUIRE(ready.size() > 8);
     hostile::peer data_peer;
     data_peer.approach(device_address(), port_of(ready));
-    data_peer.ask(greeting(data_peer.exposed_address(), size, data_peer.exposed_key(), 2));
+    data_peer.ask(
+        greeting(data_peer.exposed_address(), size, data_peer.exposed_key(), 2, token_of(ready))
+    );
     static_cast<void>(data_peer.next_event());
     CHECK(control->deliver(hostile::text(R"({"order":"begin","size_bytes":4096,"seed":1})")));
     s.must_serve();

@@ -264,13 +264,15 @@ TEST_CASE("a greeting survives its way, and what is none is refused", "[bench]")
         4096,
         rcverbs::remote_key{0xfedcba98},
         access_flags::remote_write | access_flags::remote_read};
-    auto greeting = encode_greeting(region);
-    CHECK(decode_greeting(greeting, p) == region);
+    constexpr std::uint64_t token = 0xfedcba9876543210;
+    auto greeting = encode_greeting(region, token);
+    CHECK(decode_greeting(greeting, p, token) == region);
+    CHECK_THROWS_AS(decode_greeting(greeting, p, token + 1), protocol_error);
     CHECK_THROWS_AS(
-        decode_greeting(std::span{greeting}.first(greeting_bytes - 1), p), protocol_error
+        decode_greeting(std::span{greeting}.first(greeting_bytes - 1), p, token), protocol_error
     );
     greeting[0] ^= std::byte{1};
-    CHECK_THROWS_AS(decode_greeting(greeting, p), protocol_error);
+    CHECK_THROWS_AS(decode_greeting(greeting, p, token), protocol_error);
 }
 
 TEST_CASE("a greeting must expose what the plan needs", "[bench]") {
@@ -279,7 +281,7 @@ TEST_CASE("a greeting must expose what the plan needs", "[bench]") {
     p.sizes_bytes = {4096};
     p.depth = 1;
     auto const greets = [&](std::uint64_t address, std::uint64_t size, access_flags rights) {
-        decode_greeting(encode_greeting({address, size, rcverbs::remote_key{1}, rights}), p);
+        decode_greeting(encode_greeting({address, size, rcverbs::remote_key{1}, rights}, 7), p, 7);
     };
     CHECK_NOTHROW(greets(4096, 4096, access_flags::remote_write));
     CHECK_THROWS_AS(greets(4096, 0, access_flags::remote_write), protocol_error);
@@ -309,8 +311,8 @@ TEST_CASE("messages of the other side of rdma-bench are validated before use", "
     CHECK(parse_hello(make_hello(p)).sizes_bytes == p.sizes_bytes);
     for (char const* const hello :
          {"{}",
-          R"({"version":2})",
-          R"({"version":2,"plan":[]})",
+          R"({"version":3})",
+          R"({"version":3,"plan":[]})",
           R"({"version":1,"plan":{}})",
           R"({"version":[],"plan":7})"}) {
         CHECK_THROWS_AS(parse_hello(parse_text(hello)), protocol_error);
@@ -355,6 +357,9 @@ TEST_CASE("messages of the other side of rdma-bench are validated before use", "
 
     readiness const ready{65535, 10s};
     CHECK(parse_ready(make_ready(ready)).port == ready.port);
+    readiness named = ready;
+    named.token = UINT64_MAX;
+    CHECK(parse_ready(make_ready(named)).token == named.token);
     for (char const* const answer :
          {R"({"port":[],"patience_ms":1})",
           R"({"patience_ms":1})",
@@ -599,8 +604,8 @@ TEST_CASE("results name the kernel, device, address and path MTU of both sides",
     side_facts const sent{"Linux 6.1", 2, "rxe0", "10.0.0.1", 4096};
     readiness const ready = parse_ready(make_ready({7, std::chrono::milliseconds{5}, sent}));
     CHECK(describe(ready.machine) == "Linux 6.1, 2 processors, rxe0 at 10.0.0.1, path MTU 4096");
-    // A server of an older version sends none; another one may send anything.
-    CHECK(parse_ready({{"port", 7}, {"patience_ms", 5}}).machine.kernel.empty());
+    // Another server may send anything.
+    CHECK(parse_ready({{"port", 7}, {"patience_ms", 5}, {"token", 1}}).machine.kernel.empty());
     CHECK(parse_facts({{"kernel", 7}, {"device", "a\nb"}, {"path_mtu", -1}}).device == "a\\x0ab");
     record r;
     r.client_side = r.server_side = sent;
