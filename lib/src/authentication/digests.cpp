@@ -16,10 +16,6 @@ namespace rcverbs::detail {
 
 namespace {
 
-unsigned char* octets(std::span<std::byte> of) noexcept {
-    return reinterpret_cast<unsigned char*>(of.data());
-}
-
 void require(bool has_worked) {
     if (!has_worked) throw boost::system::system_error{errc::authentication_failed, "OpenSSL"};
 }

@@ -9,6 +9,8 @@
 
 #include <rcverbs/error.hpp>
 
+#include "authentication/secret.hpp"
+
 namespace rcverbs::detail {
 
 namespace {
@@ -22,14 +24,10 @@ nonce nonce_of(std::uint64_t number) noexcept {
     return n;
 }
 
-unsigned char* octets(std::span<std::byte> of) noexcept {
-    return reinterpret_cast<unsigned char*>(of.data());
-}
-
 }  // namespace
 
-void message_cipher::direction::free::operator()(evp_cipher_ctx_st* with) const noexcept {
-    EVP_CIPHER_CTX_free(with);
+void message_cipher::direction::free::operator()(evp_cipher_ctx_st* what) const noexcept {
+    EVP_CIPHER_CTX_free(what);
 }
 
 message_cipher::direction message_cipher::make(secret const& key, bool is_sending) {

@@ -30,7 +30,7 @@ public:
 private:
     struct direction {
         struct free {
-            void operator()(evp_cipher_ctx_st* with) const noexcept;
+            void operator()(evp_cipher_ctx_st* what) const noexcept;
         };
 
         std::unique_ptr<evp_cipher_ctx_st, free> with;

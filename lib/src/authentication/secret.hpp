@@ -8,6 +8,11 @@
 
 namespace rcverbs::detail {
 
+/// As OpenSSL names bytes.
+inline unsigned char* octets(std::span<std::byte> of) noexcept {
+    return reinterpret_cast<unsigned char*>(of.data());
+}
+
 class secret {
 public:
     secret() = default;
