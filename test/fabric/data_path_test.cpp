@@ -627,6 +627,21 @@ TEST_CASE("on a device without immediate data it is refused before posting", "[f
         ring_writer writer{io};
         auto const refused = co_await writer.async_connect(door.local_endpoint(), awaiting);
         CHECK(std::get<0>(refused) == errc::immediate_unsupported);
+        // A rejection has an errno there, and means the same.
+        connection unwanted{io};
+        auto const reject = [&]() -> asio::awaitable<void> {
+            connection_request asked = co_await door.async_get_request(asio::use_awaitable);
+            asked.reject();
+        };
+        auto const ask = [&](endpoint const& to) -> asio::awaitable<error_code> {
+            unwanted = connection{io};
+            auto const [ec] = co_await unwanted.async_connect(to, awaiting);
+            co_return ec;
+        };
+        error_code const by_peer = co_await (ask(door.local_endpoint()) && reject());
+        CHECK(by_peer == cm_errc::rejected_by_peer);
+        error_code const by_nobody = co_await ask({"10.0.0.1", 9});
+        CHECK(by_nobody == cm_errc::rejected_no_listener);
     });
 }
 

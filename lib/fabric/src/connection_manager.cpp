@@ -970,7 +970,11 @@ void connection_manager::on_rejection(cm_message const& m) {
     bool const is_known = id->at != state::request_received;
     id->at = state::closed;
     if (!is_known) return;
-    tell(*id, RDMA_CM_EVENT_REJECTED, m.reason, &m.with);
+    int status = m.reason;
+    // As the kernel's: an errno instead of a reason.
+    if (id->on->options.is_iwarp)
+        status = m.reason == refused_by_program ? -ECONNRESET : -ECONNREFUSED;
+    tell(*id, RDMA_CM_EVENT_REJECTED, status, &m.with);
 }
 
 // --- the end -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <new>
 #include <random>
 
@@ -15,6 +16,17 @@
 #include "verbs/rights.hpp"
 
 namespace rcverbs::detail {
+
+namespace {
+
+// InfiniBand and RoCE number the reasons of a rejection. iWARP has errno: ECONNREFUSED if nobody listens, ECONNRESET if
+// the program has refused. Source: cma_iw_handler() in drivers/infiniband/core/cma.c.
+error_code rejection(int status) noexcept {
+    if (status >= 0) return {1000 + status, connection_manager_category()};
+    return status == -ECONNREFUSED ? cm_errc::rejected_no_listener : cm_errc::rejected_by_peer;
+}
+
+}  // namespace
 
 link::link(connection_services& on, connection_options const& options, place const& where)
     : services_{on},
@@ -272,7 +284,10 @@ void link::adopt(queues made) {
 }
 
 link::next link::connect(std::span<std::byte const> private_data) {
-    return failed(step::connect, id_->connect(parameters(private_data)));
+    error_code const ec = id_->connect(parameters(private_data));
+    // On iWARP the TCP connection is made at once.
+    bool const is_refused = ec == boost::system::errc::connection_refused;
+    return failed(step::connect, is_refused ? rejection(-ECONNREFUSED) : ec);
 }
 
 link::next link::accept(std::span<std::byte const> private_data) {
@@ -377,7 +392,7 @@ link::next link::describe(cm::event& e, bool is_passive, bool is_open) {
         // The client has left before the handshake was over.
         if (is_passive) return failed(errc::peer_disconnected);
         peer_private_data_ = std::move(e.private_data);
-        return failed({1000 + e.status, connection_manager_category()});
+        return failed(rejection(e.status));
     case RDMA_CM_EVENT_ADDR_ERROR:
         // ENODEV and EPERM are of this machine: no device, or one whose file may not be opened.
         if (e.status == -EPERM || e.status == -EACCES)
