@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
 #include <set>
 
@@ -169,6 +170,38 @@ TEST_CASE("connections of one domain share registrations for the results of atom
         clients.clear();
         servers.clear();
         while (w.live().memory_regions != before) co_await test::sleep(io, 1ms);
+    });
+}
+
+TEST_CASE("what an authentication needs is gone when it is over", "[fabric]") {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        acceptor door{stepped(io), {"10.0.0.1", 0}};
+        std::array<std::byte, 32> const key{};
+        session_options options;
+        std::array<std::size_t, 2> regions{};
+        for (std::size_t& count : regions) {
+            auto const before = w.live().memory_regions;
+            session client{stepped(io), options};
+            session server;
+            auto const serve = [&]() -> asio::awaitable<void> {
+                connection_request asked = co_await door.async_get_request(asio::use_awaitable);
+                server = session{stepped(io), std::move(asked), options};
+                co_await server.async_accept(asio::use_awaitable);
+            };
+            co_await (serve() && client.async_connect(door.local_endpoint(), asio::use_awaitable));
+            co_await test::sleep(io, 1ms);
+            count = w.live().memory_regions - before;
+            client.close();
+            co_await server.next_layer().async_wait_disconnected(awaiting);
+            co_await client.next_layer().async_wait_disconnected(awaiting);
+            client = {};
+            server = {};
+            while (w.live().memory_regions != before) co_await test::sleep(io, 1ms);
+            options.authentication.keys.add("alice", key);
+        }
+        CHECK(regions[0] == regions[1]);
     });
 }
 

@@ -47,7 +47,6 @@ Array random() {
 handshake::authentication::authentication(handshake& owner, authentication_options const& options)
     : owner_{owner},
       options_{options},
-      places_{owner},
       limit_{owner} {}
 
 // OpenSSL may refuse, or have no memory.
@@ -68,9 +67,10 @@ error_code handshake::authentication::begin() {
     keepalive_interval_ = owner_.lower().keepalive_interval();
     owner_.lower().set_keepalive_interval({});
     owner_.lower().set_remote_access(access_flags::local_read, ec);
-    if (!ec) ec = places_.open(1, 1, wire::authentication_message_bytes_max);
+    places_.emplace(owner_);
+    if (!ec) ec = places_->open(1, 1, wire::authentication_message_bytes_max);
     if (ec) return ec;
-    places_.receive(0, [this](error_code failed, receive_result const& what, auto bytes) {
+    places_->receive(0, [this](error_code failed, receive_result const& what, auto bytes) {
         on_message(failed, !what.is_write, bytes);
     });
     return {};
@@ -246,8 +246,11 @@ void handshake::authentication::look() {
 void handshake::authentication::send(
     std::vector<std::byte> const& message, bool is_last, error_code refused
 ) {
-    places_.send(message, [this, is_last, refused](error_code ec) {
+    is_sending_ = true;
+    places_->send(message, [this, is_last, refused](error_code ec) {
+        is_sending_ = false;
         if (is_last) finish(ec ? cause_of(ec) : refused);
+        free_if_over();
     });
 }
 
@@ -268,7 +271,16 @@ void handshake::authentication::finish(error_code ec) {
     limit_.cancel();
     if (!who_) return;
     if (!ec) owner_.lower().set_keepalive_interval(keepalive_interval_);
+    // Without an error both messages have come and gone.
+    is_over_ = !ec;
     owner_.end(ec, std::move(who_));
+    free_if_over();
+}
+
+// Behind the handlers that use it.
+void handshake::authentication::free_if_over() {
+    if (is_over_ && !is_sending_)
+        owner_.in_order([this, self = owner_.shared_from_this()] { places_.reset(); });
 }
 
 }  // namespace rcverbs::protocol

@@ -59,6 +59,7 @@ private:
     error_code open_to_peer();
     void send(std::vector<std::byte> const& message, bool is_last, error_code refused);
     void finish(error_code ec);
+    void free_if_over();
     void violated(error_code why);
     error_code cause_of(error_code ec) const;
     template <class Function>
@@ -66,7 +67,10 @@ private:
 
     handshake& owner_;
     authentication_options const options_;
-    slots places_;
+    // Until both messages are over.
+    std::optional<slots> places_;
+    bool is_sending_ = false;
+    bool is_over_ = false;
     deadline limit_;
     std::optional<detail::connecting_authentication> connecting_;
     std::optional<detail::accepting_authentication> accepting_;
