@@ -4,6 +4,7 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 
+#include <array>
 #include <cerrno>
 
 #include "fabric/fixture.hpp"
@@ -620,6 +621,17 @@ TEST_CASE("on a device without immediate data it is refused before posting", "[f
         CHECK(n + m == 0);
         CHECK(p.client.statistics().sends_posted == 0);
         co_await p.client.async_write(ours.slice(), theirs.remote(), asio::use_awaitable);
+        // It reads into one segment only: reads into several slices are several reads.
+        registered_buffer source{p.server.domain(), 64, access_flags::remote_read};
+        fill(source.bytes(), 5);
+        std::array<mutable_slice, 3> const into{
+            ours.slice(40, 20), ours.slice(0, 4), ours.slice(10, 30)};
+        co_await p.client.async_read(
+            source.remote().slice(0, 54), mutable_slices{into}, asio::use_awaitable
+        );
+        CHECK(same(ours.bytes().subspan(40, 20), source.bytes().first(20)));
+        CHECK(same(ours.bytes().first(4), source.bytes().subspan(20, 4)));
+        CHECK(same(ours.bytes().subspan(10, 30), source.bytes().subspan(24, 30)));
         p.client.close();
         p.server.close();
         // A ring, whose records have immediate data, says so, and does not wait.

@@ -177,7 +177,7 @@ int ibv_query_device(ibv_context* in, ibv_device_attr* out) {
         if (o.has_memory_windows) out->device_cap_flags |= IBV_DEVICE_MEM_WINDOW_TYPE_2B;
         if (o.has_send_with_invalidate) out->device_cap_flags |= IBV_DEVICE_MEM_MGT_EXTENSIONS;
         out->max_sge = static_cast<int>(o.segments_max);
-        out->max_sge_rd = static_cast<int>(o.segments_max);
+        out->max_sge_rd = o.is_iwarp ? 1 : static_cast<int>(o.segments_max);
         out->max_cq = 1 << 20;
         out->max_cqe = static_cast<int>(o.completion_queue_depth_max);
         out->max_mr = static_cast<int>(o.regions_max);

@@ -295,6 +295,7 @@ int queue_pair::check_send(ibv_send_wr const& wr) const {
     if (state == IBV_QPS_RESET || state == IBV_QPS_INIT || state == IBV_QPS_RTR) return EINVAL;
     if (!is_known(wr.opcode) || wr.num_sge < 0) return EINVAL;
     if (static_cast<std::uint32_t>(wr.num_sge) > cap.max_send_sge) return EINVAL;
+    if (wr.opcode == IBV_WR_RDMA_READ && wr.num_sge > 1 && on->options.is_iwarp) return EINVAL;
     if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
         std::uint64_t bytes = 0;
         for (int i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;

@@ -21,7 +21,8 @@ data_path::data_path(data_path_sizes const& sizes, mutable_slice atomic_results)
       sizes_{sizes.queues},
       limits_{
           sizes.message_bytes_max,
-          sizes.queues.send_segments},
+          sizes.queues.send_segments,
+          sizes.domain->on().read_segments_max()},
       receive_segments_max_{sizes.queues.receive_segments},
       inline_bytes_max_{sizes.queues.inline_bytes},
       atomic_results_{atomic_results},

@@ -120,6 +120,7 @@ void device::read_limits(error_code& ec) {
     limits_.queue_depth_max = positive(attributes.max_qp_wr);
     limits_.completion_queue_depth_max = positive(attributes.max_cqe);
     limits_.segments_max = positive(attributes.max_sge);
+    if (attributes.max_sge_rd > 0) read_segments_max_ = positive(attributes.max_sge_rd);
     limits_.initiator_depth_max = std::min(positive(attributes.max_qp_init_rd_atom), 255U);
     limits_.responder_resources_max = std::min(positive(attributes.max_qp_rd_atom), 255U);
     limits_.region_bytes_max = attributes.max_mr_size;

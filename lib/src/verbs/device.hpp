@@ -61,6 +61,9 @@ public:
         return context_->device->transport_type == IBV_TRANSPORT_IWARP;
     }
 
+    /// Segments of a read. 1 or more. Source: ibv_query_device(3), max_sge_rd.
+    std::size_t read_segments_max() const noexcept { return read_segments_max_; }
+
 private:
     void read_limits(error_code& ec);
 
@@ -69,6 +72,7 @@ private:
     // Of all contexts of the same device.
     std::atomic<std::size_t>* open_regions_ = nullptr;
     bool forgets_posted_work_ = false;
+    std::size_t read_segments_max_ = SIZE_MAX;
 };
 
 }  // namespace rcverbs::verbs

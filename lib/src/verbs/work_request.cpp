@@ -18,8 +18,11 @@ bool next_piece(
     Take&& take
 ) noexcept {
     std::uint64_t room = limits.bytes_max;
+    std::size_t const segments_max = what.kind == operation_kind::read
+                                         ? std::min(limits.segments_max, limits.read_segments_max)
+                                         : limits.segments_max;
     for (std::size_t taken = 0;
-         at.slice_index < what.local.count() && taken < limits.segments_max && room > 0;) {
+         at.slice_index < what.local.count() && taken < segments_max && room > 0;) {
         detail::plain_slice const& slice = what.local[at.slice_index];
         auto const size =
             static_cast<std::size_t>(std::min<std::uint64_t>(slice.size - at.slice_offset, room));

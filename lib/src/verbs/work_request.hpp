@@ -23,6 +23,8 @@ namespace rcverbs::verbs {
 struct piece_limits {
     std::uint64_t bytes_max = 0;
     std::size_t segments_max = 0;
+    /// Of a read, if that is less: on iWARP 1, and the device reads no more than that without an error.
+    std::size_t read_segments_max = SIZE_MAX;
 };
 
 /// A work request's id: its sequence number in its queue, and bits that identify the queue. In a

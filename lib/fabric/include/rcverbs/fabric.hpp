@@ -74,7 +74,8 @@ struct device_options {
     bool has_atomics = true;
     /// Whether it supports send with invalidate: the base memory management extensions.
     bool has_send_with_invalidate = true;
-    /// Whether it says that it is an iWARP device, which has no immediate data.
+    /// Whether it says that it is an iWARP device, which has no immediate data, and reads into one
+    /// segment only.
     bool is_iwarp = false;
     /// Whether it has memory windows of type 2.
     bool has_memory_windows = true;
