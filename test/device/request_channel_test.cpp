@@ -247,6 +247,32 @@ TEST_CASE("a request and an answer are values that are sent any number of times"
     });
 }
 
+TEST_CASE("an answer that nobody wants is refused, also when the peer has left", "[device]") {
+    asio::io_context io;
+    run(io, [&]() -> asio::awaitable<void> {
+        ends e{io};
+        co_await meet(io, e);
+        auto const nothing = bytes_of("");
+        auto const notify = [&]() -> asio::awaitable<void> {
+            co_await e.client.async_notify(1, nothing, asio::use_awaitable);
+        };
+        co_await notify();
+        request notice = co_await e.server.async_next(asio::use_awaitable);
+        error_code asked_got;
+        e.client.async_request(2, nothing, [&](error_code ec, reply) { asked_got = ec; });
+        request answered = co_await e.server.async_next(asio::use_awaitable);
+        co_await answered.async_answer(0, nothing, asio::use_awaitable);
+        e.client.close();
+        co_await e.server.next_layer().async_wait_disconnected(awaiting);
+        // Nothing else happens on the channel that could deliver the result.
+        co_await pause(io, 20ms);
+        auto const [to_notice] = co_await notice.async_answer(0, nothing, awaiting);
+        CHECK(to_notice == channel_errc::already_answered);
+        auto const [again] = co_await answered.async_answer(0, nothing, awaiting);
+        CHECK(again == channel_errc::already_answered);
+    });
+}
+
 TEST_CASE("requests are answered in any order, and each gets its own answer", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

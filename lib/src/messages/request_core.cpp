@@ -619,7 +619,10 @@ void request_core::answer_now(
 // For a second answer, or one to a notice.
 void request_core::refuse(control_handler handler) {
     waiter who = waiter_for(std::move(handler));
-    if (who) deliver(std::move(who), channel_errc::already_answered);
+    if (!who) return;
+    enter(
+        [this](waiter& w) { deliver(std::move(w), channel_errc::already_answered); }, std::move(who)
+    );
 }
 
 void request_core::drop(std::uint16_t id) noexcept {
