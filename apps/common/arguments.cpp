@@ -108,20 +108,22 @@ CLI::Option* add_poll(CLI::App& app, rcverbs::poll_mode& out) {
 }
 
 void add_keys(CLI::App& app, rcverbs::authentication_options& out, bool is_client) {
-    app.add_option_function<std::string>(
-           "--key-file",
-           [&out](std::string const& path) {
-               try {
-                   out.keys = rcverbs::pre_shared_keys::load(path);
-               } catch (std::exception const& e) {
-                   throw CLI::ValidationError(e.what());
-               }
-           },
-           is_client ? "the key that the server must have, too: a line with an identity and a key"
-                     : "only clients that have a key of this file may connect: a line for each, "
-                       "with an identity and a key; read again for each client"
-    )
-        ->option_text("FILE");
+    CLI::Option* const file =
+        app.add_option_function<std::string>(
+               "--key-file",
+               [&out](std::string const& path) {
+                   try {
+                       out.keys = rcverbs::pre_shared_keys::load(path);
+                   } catch (std::exception const& e) {
+                       throw CLI::ValidationError(e.what());
+                   }
+               },
+               is_client
+                   ? "the key that the server must have, too: a line with an identity and a key"
+                   : "only clients that have a key of this file may connect: a line for each, "
+                     "with an identity and a key; read again for each client"
+        )
+            ->option_text("FILE");
     if (!is_client) return;
     // Behind the keys, in whichever order they are given.
     app.add_option_function<std::string>(
@@ -135,6 +137,7 @@ void add_keys(CLI::App& app, rcverbs::authentication_options& out, bool is_clien
            },
            "who this client is, if the file has several"
     )
+        ->needs(file)
         ->option_text("NAME [the only one]");
 }
 

@@ -47,6 +47,8 @@ TEST_CASE("wrong command lines are usage errors with their reason", "[cli]") {
         {{"rdma-client", "write", "10.0.0.1", "1", "--timeout", "0s"}, "500ms"},
         {{"rdma-client", "write", "10.0.0.1", "1", "--timeout", "99999999999999s"}, "500ms"},
         {{"rdma-client", "write", "10.0.0.1", "1", "--from", "nowhere"}, "--from"},
+        {{"rdma-client", "write", "10.0.0.1", "1", "--identity", "alice"}, "--key-file"},
+        {{"rdma-client", "write", "10.0.0.1", "1", "--key-file", "/nonexistent"}, "/nonexistent"},
         {{"rdma-server", "write", "--port", "65536"}, "--port"},
         {{"rdma-server", "write", "--port", "-1"}, "--port"},
         {{"rdma-server", "write", "--bind", "nowhere"}, "--bind"},
