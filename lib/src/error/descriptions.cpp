@@ -83,8 +83,10 @@ description describe(errc e) noexcept {
             "errc::read_depth_zero"};
     case errc::message_too_large:
         return {
-            "the message is longer than the device or the peer's buffer allows",
-            "Split the message, or write it into a region",
+            "the message is longer than the device, the peer's buffer or encryption allows",
+            "Split the message, or write it into a region; one that is to be encrypted needs "
+            "larger "
+            "slot_bytes on both sides",
             is::message_size,
             conditions::operation_only,
             "errc::message_too_large"};
