@@ -28,6 +28,15 @@ def packet(kind, source, target, number, payload=b"", opcode=IBV_WR_SEND):
     return frame(2, head + gid(7) + gid(1) + places + payload)
 
 
+def frames(datagram):
+    """Kind and body of each frame of a datagram: a process sends together what it has for another one."""
+    at = 0
+    while at < len(datagram):
+        size, kind = struct.unpack_from("<IB", datagram, at)
+        yield kind, datagram[at + 5:at + 4 + size]
+        at += 4 + size
+
+
 def take_slot(directory, node):
     """The first slot of a node, as any process of the user can have it."""
     lock = os.open(f"{directory}/{node}.1.lock", os.O_RDWR | os.O_CREAT, 0o600)

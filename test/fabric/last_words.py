@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 
-from frames import ACKNOWLEDGE, SEND, gid, hello, packet, take_slot
+from frames import ACKNOWLEDGE, SEND, frames, gid, hello, packet, take_slot
 
 case, role = sys.argv[1:3]
 PEER_QP = 0x010011
@@ -86,7 +86,7 @@ def peer(directory):
     await_file("done")
     time.sleep(0.1)  # until the program would have ended
     while data := s.recv(65536):
-        if data[4:6] == bytes([2, ACKNOWLEDGE]):
+        if any(kind == 2 and body[0] == ACKNOWLEDGE for kind, body in frames(data)):
             return True
     print("the message was not acknowledged")
     return False
