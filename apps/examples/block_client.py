@@ -29,7 +29,7 @@ class Client:
         self.library = ctypes.CDLL('librcverbs.so.0.1')
         self.library.rcverbs_client_free.argtypes = [ctypes.c_void_p]
         self.client = ctypes.c_void_p()
-        self.check(self.library.rcverbs_client_open, address.encode(), ctypes.c_uint16(port), ctypes.byref(self.client))
+        self.check(self.library.rcverbs_client_open, address.encode(), ctypes.c_uint16(port), None, ctypes.byref(self.client))
 
     def check(self, function, *arguments):
         error = Error()

@@ -1,6 +1,7 @@
 // The guides' excerpts, one function each. They are compiled as a check, and never called.
 #include <boost/asio.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
+#include <rcverbs/experimental/calls.hpp>
 #include <rcverbs/experimental/region_channel.hpp>
 #include <rcverbs/experimental/remote_allocator.hpp>
 #include <rcverbs/experimental/ring.hpp>
@@ -349,6 +350,14 @@ awaitable<void> fetch_and_answer(request_channel& c, request r, mutable_slice in
     co_await next.async_answer(0, std::span<std::byte const>{}, use_awaitable);
     request last = co_await c.async_next(use_awaitable);
     co_await last.async_answer(0, into, use_awaitable);
+}
+
+// --- blocking ---------------------------------------------------------------------------------------------------------
+
+calls::client client_with_keys(endpoint const& server) {
+    request_client_options o;
+    o.channel.messages.authentication.keys = pre_shared_keys::load("alice.key");
+    return calls::client{server, o};
 }
 
 int main() {}

@@ -343,6 +343,20 @@ TEST_CASE("authentication: sides that do not fit say why", "[device]") {
     });
 }
 
+TEST_CASE("authentication: a client that leaves is known by its address", "[device]") {
+    asio::io_context io;
+    auto const client = options_of<message_channel_options>(with_keys({2}));
+    auto const server = options_of<message_channel_options>(with_keys({1}));
+    run(io, [&]() -> asio::awaitable<void> {
+        channels m{io};
+        co_await meet(io, m, client, server);
+        failure const why = m.server.last_failure();
+        CHECK(why.where == step::handshake);
+        CHECK(why.address.address().to_string() == device_address());
+        CHECK(why.reason == close_reason::peer_disconnected);
+    });
+}
+
 TEST_CASE("authentication: what the protocols say is judged behind it", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {

@@ -4,12 +4,17 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <rcverbs/error.hpp>
+
 #include "support/catch.hpp"
 #include "support/device_address.hpp"
+#include "support/folder.hpp"
 
 using test::device_address;
 
@@ -18,6 +23,7 @@ static_assert(sizeof(rcverbs_error) == 512 && offsetof(rcverbs_error, message) =
 static_assert(sizeof(rcverbs_request) == 48 && offsetof(rcverbs_request, timeout_ms) == 40);
 static_assert(sizeof(rcverbs_reply) == 96 && offsetof(rcverbs_reply, body) == 72);
 static_assert(sizeof(rcverbs_region) == 56);
+static_assert(sizeof(rcverbs_options) == 16);
 
 namespace c_interface_test {
 
@@ -39,7 +45,7 @@ rcverbs_error failed(Call call) {
 TEST_CASE("C: requests and answers", "[device][any-device]") {
     rcverbs_error why;
     rcverbs_server* server = nullptr;
-    REQUIRE(rcverbs_server_open(device_address().c_str(), 0, &server, &why) == 0);
+    REQUIRE(rcverbs_server_open(device_address().c_str(), 0, nullptr, &server, &why) == 0);
     std::uint16_t const port = rcverbs_server_port(server);
     CHECK(port != 0);
     std::vector<std::string> seen;
@@ -62,7 +68,7 @@ TEST_CASE("C: requests and answers", "[device][any-device]") {
         }
     }};
     rcverbs_client* client = nullptr;
-    REQUIRE(rcverbs_client_open(device_address().c_str(), port, &client, &why) == 0);
+    REQUIRE(rcverbs_client_open(device_address().c_str(), port, nullptr, &client, &why) == 0);
     std::string const body(200'000, 'b');
     rcverbs_request ask{};
     ask.operation = 7;
@@ -103,6 +109,109 @@ TEST_CASE("C: requests and answers", "[device][any-device]") {
     CHECK(seen == std::vector<std::string>{"head", "", ""});
 }
 
+TEST_CASE("C: who may connect", "[device][any-device]") {
+    test::folder const here;
+    std::string const path = here / "keys";
+    auto const write = [&](std::string const& text) {
+        std::ofstream{path} << text;
+        std::filesystem::permissions(path, std::filesystem::perms{0600});
+    };
+    std::string const alice = "alice " + std::string(64, '1') + '\n';
+    std::string const bob = "bob " + std::string(64, '2') + '\n';
+    rcverbs_keys* keys = nullptr;
+    write("alice 1\n");
+    rcverbs_error const bad = failed([&](rcverbs_error* e) {
+        return rcverbs_keys_load(path.c_str(), nullptr, &keys, e);
+    });
+    CHECK_THAT(bad.message, test::ContainsSubstring("line 1: not an identity and a key"));
+    failed([&](rcverbs_error* e) { return rcverbs_keys_load(nullptr, nullptr, &keys, e); });
+    CHECK(keys == nullptr);
+    write(alice);
+    REQUIRE(rcverbs_keys_load(path.c_str(), nullptr, &keys, nullptr) == 0);
+
+    // A message of 8 KiB is small, and so may be sent encrypted.
+    rcverbs_options options{keys, 1, 16384};
+    std::string const address = device_address();
+    rcverbs_server* server = nullptr;
+    REQUIRE(rcverbs_server_open(address.c_str(), 0, &options, &server, nullptr) == 0);
+    std::uint16_t const port = rcverbs_server_port(server);
+    std::vector<std::string> seen;
+    std::thread serving{[&] {
+        rcverbs_incoming* r = nullptr;
+        while (rcverbs_server_next(server, -1, &r, nullptr) == 0 && r != nullptr) {
+            CHECK(rcverbs_incoming_is_cancelled(r) == 0);
+            seen.emplace_back(rcverbs_incoming_peer_identity(r));
+            CHECK(rcverbs_incoming_answer(r, 1, nullptr, 0, nullptr, 0, nullptr) == 0);
+            rcverbs_incoming_free(r);
+        }
+    }};
+    std::string const body(8192, 'b');
+    rcverbs_request ask{};
+    ask.body = body.data();
+    ask.body_bytes = body.size();
+    auto const request_with = [&](rcverbs_options const* with, rcverbs_error* error) {
+        rcverbs_client* client = nullptr;
+        REQUIRE(rcverbs_client_open(address.c_str(), port, with, &client, nullptr) == 0);
+        rcverbs_reply reply;
+        int const result = rcverbs_client_request(client, &ask, &reply, error);
+        rcverbs_reply_free(&reply);
+        rcverbs_client_free(client);
+        return result;
+    };
+    CHECK(request_with(&options, nullptr) == 0);
+    rcverbs_error const stranger =
+        failed([&](rcverbs_error* e) { return request_with(nullptr, e); });
+    CHECK(stranger.value == static_cast<int>(rcverbs::errc::security_mismatch));
+    // Another client is added to the file, and is known by name.
+    write(alice + bob);
+    rcverbs_keys* as_bob = nullptr;
+    REQUIRE(rcverbs_keys_load(path.c_str(), "bob", &as_bob, nullptr) == 0);
+    rcverbs_options const of_bob{as_bob, 1, 16384};
+    rcverbs_error const unknown =
+        failed([&](rcverbs_error* e) { return request_with(&of_bob, e); });
+    CHECK(unknown.value == static_cast<int>(rcverbs::errc::unknown_identity));
+    CHECK(rcverbs_keys_reload(keys, nullptr) == 0);
+    CHECK(request_with(&of_bob, nullptr) == 0);
+    write("");
+    failed([&](rcverbs_error* e) { return rcverbs_keys_reload(keys, e); });
+    CHECK(request_with(&of_bob, nullptr) == 0);
+    rcverbs_server_stop(server);
+    serving.join();
+    rcverbs_server_free(server);
+    CHECK(seen == std::vector<std::string>{"alice", "bob", "bob"});
+
+    rcverbs_listener* door = nullptr;
+    REQUIRE(rcverbs_listener_open(address.c_str(), 0, &door, nullptr) == 0);
+    std::uint16_t const at = rcverbs_listener_port(door);
+    rcverbs_channel* taken = nullptr;
+    rcverbs_channel* channel = nullptr;
+    std::thread first{[&] {
+        CHECK(rcverbs_listener_accept_channel(door, &options, 60'000, &taken, nullptr) == 0);
+    }};
+    REQUIRE(rcverbs_channel_connect(address.c_str(), at, &of_bob, 60'000, &channel, nullptr) == 0);
+    first.join();
+    CHECK(std::string{rcverbs_channel_peer_identity(taken)} == "bob");
+    CHECK(std::string{rcverbs_channel_peer_identity(channel)}.empty());
+    CHECK(rcverbs_channel_send(channel, body.data(), body.size(), 0, 60'000, nullptr) == 0);
+    rcverbs_session* other = nullptr;
+    rcverbs_session* session = nullptr;
+    std::thread second{[&] {
+        CHECK(rcverbs_listener_accept_session(door, &options, 60'000, &other, nullptr) == 0);
+    }};
+    REQUIRE(rcverbs_session_connect(address.c_str(), at, &of_bob, 60'000, &session, nullptr) == 0);
+    second.join();
+    CHECK(std::string{rcverbs_session_peer_identity(other)} == "bob");
+    CHECK(std::string{rcverbs_session_peer_identity(session)}.empty());
+    rcverbs_channel_free(taken);
+    rcverbs_channel_free(channel);
+    rcverbs_session_free(other);
+    rcverbs_session_free(session);
+    rcverbs_listener_free(door);
+    rcverbs_keys_free(as_bob);
+    rcverbs_keys_free(keys);
+    rcverbs_keys_free(nullptr);
+}
+
 TEST_CASE("C: messages and memory", "[device][any-device]") {
     rcverbs_listener* door = nullptr;
     REQUIRE(rcverbs_listener_open(device_address().c_str(), 0, &door, nullptr) == 0);
@@ -110,15 +219,18 @@ TEST_CASE("C: messages and memory", "[device][any-device]") {
     std::uint16_t const port = rcverbs_listener_port(door);
     rcverbs_channel* none = nullptr;
     rcverbs_error const late = failed([&](rcverbs_error* e) {
-        return rcverbs_listener_accept_channel(door, 10, &none, e);
+        return rcverbs_listener_accept_channel(door, nullptr, 10, &none, e);
     });
     CHECK((late.conditions & RCVERBS_TIMED_OUT) != 0);
     {
         rcverbs_channel* server = nullptr;
         rcverbs_channel* client = nullptr;
-        std::thread other{
-            [&] { CHECK(rcverbs_listener_accept_channel(door, -1, &server, nullptr) == 0); }};
-        REQUIRE(rcverbs_channel_connect(address.c_str(), port, 60'000, &client, nullptr) == 0);
+        std::thread other{[&] {
+            CHECK(rcverbs_listener_accept_channel(door, nullptr, -1, &server, nullptr) == 0);
+        }};
+        REQUIRE(
+            rcverbs_channel_connect(address.c_str(), port, nullptr, 60'000, &client, nullptr) == 0
+        );
         other.join();
         CHECK(rcverbs_channel_send(client, "hello", 5, 3, -1, nullptr) == 0);
         rcverbs_message m;
@@ -136,8 +248,8 @@ TEST_CASE("C: messages and memory", "[device][any-device]") {
     rcverbs_session* server = nullptr;
     rcverbs_session* client = nullptr;
     std::thread other{
-        [&] { CHECK(rcverbs_listener_accept_session(door, -1, &server, nullptr) == 0); }};
-    REQUIRE(rcverbs_session_connect(address.c_str(), port, -1, &client, nullptr) == 0);
+        [&] { CHECK(rcverbs_listener_accept_session(door, nullptr, -1, &server, nullptr) == 0); }};
+    REQUIRE(rcverbs_session_connect(address.c_str(), port, nullptr, -1, &client, nullptr) == 0);
     other.join();
     rcverbs_buffer* theirs = nullptr;
     rcverbs_buffer* mine = nullptr;
@@ -189,14 +301,15 @@ TEST_CASE("C: messages and memory", "[device][any-device]") {
 
 TEST_CASE("C: what fails to open says why", "[device][any-device]") {
     rcverbs_client* client = nullptr;
-    rcverbs_error const wrong =
-        failed([&](rcverbs_error* e) { return rcverbs_client_open("nowhere", 1, &client, e); });
+    rcverbs_error const wrong = failed([&](rcverbs_error* e) {
+        return rcverbs_client_open("nowhere", 1, nullptr, &client, e);
+    });
     CHECK(client == nullptr);
     CHECK(wrong.value != 0);
-    failed([&](rcverbs_error* e) { return rcverbs_client_open(nullptr, 1, &client, e); });
+    failed([&](rcverbs_error* e) { return rcverbs_client_open(nullptr, 1, nullptr, &client, e); });
     rcverbs_session* session = nullptr;
     rcverbs_error const refused = failed([&](rcverbs_error* e) {
-        return rcverbs_session_connect(device_address().c_str(), 1, 60'000, &session, e);
+        return rcverbs_session_connect(device_address().c_str(), 1, nullptr, 60'000, &session, e);
     });
     CHECK((refused.conditions & RCVERBS_REFUSED) != 0);
     CHECK(std::string{refused.message}.find(device_address() + ":1") != std::string::npos);

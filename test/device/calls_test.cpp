@@ -11,8 +11,11 @@
 #include <thread>
 #include <vector>
 
+#include <rcverbs/experimental/request_client.hpp>
 #include <rcverbs/experimental/request_server.hpp>
+#include <rcverbs/message_channel.hpp>
 #include <rcverbs/registered_buffer.hpp>
+#include <rcverbs/session.hpp>
 
 #include "support/bytes.hpp"
 #include "support/catch.hpp"
@@ -172,7 +175,49 @@ TEST_CASE("calls: messages, and sessions with memory", "[device][any-device]") {
     CHECK(client.last_failure().code == error_code{});
 }
 
+TEST_CASE("calls: who may connect, and who it was", "[device][any-device]") {
+    pre_shared_keys keys;
+    keys.add("alice", filled(32, 1));
+    request_server_options serves;
+    serves.channel.messages.authentication.keys = keys;
+    calls::server server{{device_address(), 0}, serves};
+    request_client_options asks;
+    asks.channel = serves.channel;
+    calls::client client{server.local_endpoint(), asks};
+    std::thread serving{[&] {
+        calls::request r = server.next();
+        CHECK_FALSE(r.is_cancelled());
+        CHECK(r.peer_identity() == "alice");
+        r.answer(answer{1}.body(std::string{"a"}));
+        CHECK(r.peer_identity() == "alice");
+    }};
+    CHECK(client.request(ask{1}).status == 1);
+    serving.join();
+    calls::client stranger{server.local_endpoint()};
+    CHECK(thrown_by([&] {
+              stranger.request(ask{1}.within(60s));
+          }) == error_code{errc::security_mismatch});
+
+    calls::listener door{{device_address(), 0}};
+    message_channel_options const channels = asks.channel.messages;
+    session_options sessions;
+    sessions.authentication = channels.authentication;
+    calls::channel taken;
+    std::thread first{[&] { taken = door.accept_channel(channels, 60s); }};
+    calls::channel const c{door.local_endpoint(), channels, 60s};
+    first.join();
+    CHECK(taken.peer_identity() == "alice");
+    CHECK(c.peer_identity().empty());
+    calls::session s;
+    std::thread second{[&] { s = door.accept_session(sessions, 60s); }};
+    calls::session const mine{door.local_endpoint(), sessions, 60s};
+    second.join();
+    CHECK(s.peer_identity() == "alice");
+    CHECK(mine.peer_identity().empty());
+}
+
 TEST_CASE("calls: what is empty, or nobody's, fails", "[device][any-device]") {
+    CHECK(calls::channel{}.last_failure().code == error_code{});
     calls::client none;
     CHECK(thrown_by([&] { none.request(ask{1}); }) == errc::not_connected);
     none.close();

@@ -82,6 +82,7 @@ TEST_CASE("a server takes the requests of all clients, and finishes in order", "
         clients.pop_front();
         co_await until(io, [&] { return left.size() == 2; });
         CHECK(left[0].reason == close_reason::completed);
+        CHECK(left[0].address.address().to_string() == device_address());
         CHECK(left[1].code == channel_errc::peer_closed_early);
         CHECK(server.last_failure().code == channel_errc::peer_closed_early);
         CHECK(server.statistics().clients == 3);

@@ -5,7 +5,7 @@
  *     rcverbs_client *c;
  *     rcverbs_reply r;
  *     rcverbs_request ask = {.operation = 1, .body = key, .body_bytes = strlen(key)};
- *     if (rcverbs_client_open("192.168.0.1", 7471, &c, &why) != 0 || rcverbs_client_request(c, &ask, &r, &why) != 0)
+ *     if (rcverbs_client_open("192.168.0.1", 7471, NULL, &c, &why) != 0 || rcverbs_client_request(c, &ask, &r, &why) != 0)
  *         fprintf(stderr, "%s\n", why.message);
  *
  * Functions return 0, or -1 and say why in *error, which may be NULL. Nothing is thrown. Addresses are those of RDMA
@@ -50,6 +50,26 @@ typedef struct rcverbs_error {
 /* The library's version, such as "0.1.0". */
 RCVERBS_EXPORT const char *rcverbs_version(void);
 
+/* --- who may connect --------------------------------------------------------------------------------------------- */
+
+/* Keys that both sides have, of a file whose lines are an identity and a key: see docs/guides/security.md. */
+typedef struct rcverbs_keys rcverbs_keys;
+
+/* `identity` is who this side is, where it connects; NULL if the file has one identity only. */
+RCVERBS_EXPORT int rcverbs_keys_load(
+    const char *path, const char *identity, rcverbs_keys **keys, rcverbs_error *error);
+/* Reads the file again, for connections that are made from now on. After an error the keys are as before. */
+RCVERBS_EXPORT int rcverbs_keys_reload(rcverbs_keys *keys, rcverbs_error *error);
+/* Objects that were given the keys still have them. Also of NULL. */
+RCVERBS_EXPORT void rcverbs_keys_free(rcverbs_keys *keys);
+
+/* Where a function takes options, NULL is all zeros. */
+typedef struct rcverbs_options {
+    const rcverbs_keys *keys;   /* NULL: anybody, without authentication; the same on both sides */
+    uint32_t encrypts_messages; /* not 0: messages are encrypted, which needs keys, and large ones refused; the same */
+    uint32_t slot_bytes;        /* of a channel's receive: message_channel_options::slot_bytes; 0: its default */
+} rcverbs_options;
+
 /* --- requests to a server, which is connected again after failures --------------------------------------------- */
 
 typedef struct rcverbs_client rcverbs_client;
@@ -75,7 +95,7 @@ typedef struct rcverbs_reply {
 
 /* The first request connects. */
 RCVERBS_EXPORT int rcverbs_client_open(
-    const char *address, uint16_t port, rcverbs_client **client, rcverbs_error *error);
+    const char *address, uint16_t port, const rcverbs_options *options, rcverbs_client **client, rcverbs_error *error);
 /* After 0 the reply must be freed. */
 RCVERBS_EXPORT int rcverbs_client_request(
     rcverbs_client *client, const rcverbs_request *what, rcverbs_reply *reply, rcverbs_error *error);
@@ -92,12 +112,16 @@ typedef struct rcverbs_incoming rcverbs_incoming;
 
 /* Port 0: any; rcverbs_server_port() says which. */
 RCVERBS_EXPORT int rcverbs_server_open(
-    const char *address, uint16_t port, rcverbs_server **server, rcverbs_error *error);
+    const char *address, uint16_t port, const rcverbs_options *options, rcverbs_server **server, rcverbs_error *error);
 RCVERBS_EXPORT uint16_t rcverbs_server_port(rcverbs_server *server);
 /* Waits for a request, which must be freed; *request is NULL if the server was stopped. */
 RCVERBS_EXPORT int rcverbs_server_next(
     rcverbs_server *server, int64_t timeout_ms, rcverbs_incoming **request, rcverbs_error *error);
 RCVERBS_EXPORT uint32_t rcverbs_incoming_operation(const rcverbs_incoming *request);
+/* Not 0: the client no longer waits for the answer. */
+RCVERBS_EXPORT int rcverbs_incoming_is_cancelled(const rcverbs_incoming *request);
+/* The identity that the client has proved; "" without keys. Valid until the request is freed. */
+RCVERBS_EXPORT const char *rcverbs_incoming_peer_identity(const rcverbs_incoming *request);
 /* Valid until the request is answered or freed. */
 RCVERBS_EXPORT int rcverbs_incoming_head(
     const rcverbs_incoming *request, const void **bytes, size_t *size, rcverbs_error *error);
@@ -123,7 +147,10 @@ typedef struct rcverbs_message {
 } rcverbs_message;
 
 RCVERBS_EXPORT int rcverbs_channel_connect(
-    const char *address, uint16_t port, int64_t timeout_ms, rcverbs_channel **channel, rcverbs_error *error);
+    const char *address, uint16_t port, const rcverbs_options *options, int64_t timeout_ms, rcverbs_channel **channel,
+    rcverbs_error *error);
+/* The identity that the connecting side has proved to this one; else "". Valid until the channel is freed. */
+RCVERBS_EXPORT const char *rcverbs_channel_peer_identity(const rcverbs_channel *channel);
 /* Up to 4 GiB. Returns when the peer's device has the message; of a large one, when the peer has fetched it. */
 RCVERBS_EXPORT int rcverbs_channel_send(
     rcverbs_channel *channel, const void *bytes, size_t size, uint64_t tag, int64_t timeout_ms,
@@ -162,7 +189,10 @@ typedef struct rcverbs_region {
 } rcverbs_region;
 
 RCVERBS_EXPORT int rcverbs_session_connect(
-    const char *address, uint16_t port, int64_t timeout_ms, rcverbs_session **session, rcverbs_error *error);
+    const char *address, uint16_t port, const rcverbs_options *options, int64_t timeout_ms, rcverbs_session **session,
+    rcverbs_error *error);
+/* As of channels. */
+RCVERBS_EXPORT const char *rcverbs_session_peer_identity(const rcverbs_session *session);
 /* Gives the peer these regions, and waits for its own: once. *count is the room in `theirs`, and then how many the peer
  * has; those beyond the room are not stored. */
 RCVERBS_EXPORT int rcverbs_session_exchange(
@@ -203,9 +233,11 @@ RCVERBS_EXPORT int rcverbs_listener_open(
     const char *address, uint16_t port, rcverbs_listener **listener, rcverbs_error *error);
 RCVERBS_EXPORT uint16_t rcverbs_listener_port(rcverbs_listener *listener);
 RCVERBS_EXPORT int rcverbs_listener_accept_channel(
-    rcverbs_listener *listener, int64_t timeout_ms, rcverbs_channel **channel, rcverbs_error *error);
+    rcverbs_listener *listener, const rcverbs_options *options, int64_t timeout_ms, rcverbs_channel **channel,
+    rcverbs_error *error);
 RCVERBS_EXPORT int rcverbs_listener_accept_session(
-    rcverbs_listener *listener, int64_t timeout_ms, rcverbs_session **session, rcverbs_error *error);
+    rcverbs_listener *listener, const rcverbs_options *options, int64_t timeout_ms, rcverbs_session **session,
+    rcverbs_error *error);
 RCVERBS_EXPORT void rcverbs_listener_stop(rcverbs_listener *listener);
 /* Also of NULL. */
 RCVERBS_EXPORT void rcverbs_listener_free(rcverbs_listener *listener);

@@ -16,13 +16,21 @@
 #include <vector>
 
 #include <rcverbs/access_flags.hpp>
+#include <rcverbs/authentication.hpp>
 #include <rcverbs/error.hpp>
 #include <rcverbs/experimental/calls.hpp>
+#include <rcverbs/experimental/request_client.hpp>
+#include <rcverbs/experimental/request_server.hpp>
 #include <rcverbs/failure.hpp>
+#include <rcverbs/message_channel.hpp>
 #include <rcverbs/registered_buffer.hpp>
+#include <rcverbs/session.hpp>
 
 namespace calls = rcverbs::calls;
 
+struct rcverbs_keys {
+    rcverbs::pre_shared_keys it;
+};
 struct rcverbs_client {
     calls::client it;
 };
@@ -31,12 +39,15 @@ struct rcverbs_server {
 };
 struct rcverbs_incoming {
     calls::request it;
+    std::string peer_identity = it.peer_identity();
 };
 struct rcverbs_channel {
     calls::channel it;
+    std::string peer_identity = it.peer_identity();
 };
 struct rcverbs_session {
     calls::session it;
+    std::string peer_identity = it.peer_identity();
 };
 struct rcverbs_listener {
     calls::listener it;
@@ -79,10 +90,13 @@ int guarded(rcverbs_error* error, Function f) noexcept {
         f();
         return 0;
     } catch (boost::system::system_error const& e) {
-        // The text of Boost's own names a source file.
-        auto const* const failed = dynamic_cast<rcverbs::operation_failed const*>(&e);
         try {
-            describe(error, e.code(), failed != nullptr ? e.what() : e.code().message().c_str());
+            // Boost's text of the code names a category, and may name a source file.
+            std::string text = e.what();
+            std::string const of_code = e.code().what();
+            if (auto const at = text.find(of_code); at != text.npos)
+                text.replace(at, of_code.size(), e.code().message());
+            describe(error, e.code(), text.c_str());
         } catch (...) {
             describe(error, e.code(), "");
         }
@@ -110,6 +124,27 @@ int make(Object** to, rcverbs_error* error, Function f) noexcept {
 // Text may be missing; then it is no address.
 rcverbs::endpoint endpoint_of(char const* address, std::uint16_t port) {
     return {std::string_view{address != nullptr ? address : ""}, port};
+}
+
+rcverbs::session_options session_options_of(rcverbs_options const* from) {
+    rcverbs::session_options to;
+    if (from == nullptr) return to;
+    if (from->keys != nullptr) to.authentication.keys = from->keys->it;
+    to.authentication.encrypts_messages = from->encrypts_messages != 0;
+    return to;
+}
+
+// Of channels.
+template <class Options>
+Options options_of(rcverbs_options const* from) {
+    Options to;
+    if constexpr (requires { to.messages; }) {
+        to.messages = options_of<rcverbs::message_channel_options>(from);
+    } else {
+        to.authentication = session_options_of(from).authentication;
+        if (from != nullptr && from->slot_bytes != 0) to.slot_bytes = from->slot_bytes;
+    }
+    return to;
 }
 
 std::chrono::nanoseconds limit_of(std::int64_t milliseconds) noexcept {
@@ -151,10 +186,31 @@ rcverbs::remote_region memory_of(rcverbs_region const& region) noexcept {
 
 char const* rcverbs_version() { return RCVERBS_VERSION; }
 
-int rcverbs_client_open(
-    char const* address, std::uint16_t port, rcverbs_client** client, rcverbs_error* error
+int rcverbs_keys_load(
+    char const* path, char const* identity, rcverbs_keys** keys, rcverbs_error* error
 ) {
-    return make(client, error, [&] { return calls::client{endpoint_of(address, port)}; });
+    return make(keys, error, [&] {
+        auto const all = rcverbs::pre_shared_keys::load(path != nullptr ? path : "");
+        return identity != nullptr ? all.as(identity) : all;
+    });
+}
+int rcverbs_keys_reload(rcverbs_keys* keys, rcverbs_error* error) {
+    return guarded(error, [&] { keys->it.reload(); });
+}
+void rcverbs_keys_free(rcverbs_keys* keys) { delete keys; }
+
+int rcverbs_client_open(
+    char const* address,
+    std::uint16_t port,
+    rcverbs_options const* options,
+    rcverbs_client** client,
+    rcverbs_error* error
+) {
+    return make(client, error, [&] {
+        rcverbs::request_client_options with;
+        with.channel = options_of<rcverbs::request_channel_options>(options);
+        return calls::client{endpoint_of(address, port), with};
+    });
 }
 int rcverbs_client_request(
     rcverbs_client* client, rcverbs_request const* what, rcverbs_reply* reply, rcverbs_error* error
@@ -183,9 +239,17 @@ void rcverbs_client_stop(rcverbs_client* client) { client->it.close(); }
 void rcverbs_client_free(rcverbs_client* client) { delete client; }
 
 int rcverbs_server_open(
-    char const* address, std::uint16_t port, rcverbs_server** server, rcverbs_error* error
+    char const* address,
+    std::uint16_t port,
+    rcverbs_options const* options,
+    rcverbs_server** server,
+    rcverbs_error* error
 ) {
-    return make(server, error, [&] { return calls::server{endpoint_of(address, port)}; });
+    return make(server, error, [&] {
+        rcverbs::request_server_options with;
+        with.channel = options_of<rcverbs::request_channel_options>(options);
+        return calls::server{endpoint_of(address, port), with};
+    });
 }
 std::uint16_t rcverbs_server_port(rcverbs_server* server) {
     std::uint16_t port = 0;
@@ -208,6 +272,14 @@ std::uint32_t rcverbs_incoming_operation(rcverbs_incoming const* request) {
     std::uint32_t operation = 0;
     guarded(nullptr, [&] { operation = request->it.operation(); });
     return operation;
+}
+int rcverbs_incoming_is_cancelled(rcverbs_incoming const* request) {
+    int is_cancelled = 1;
+    guarded(nullptr, [&] { is_cancelled = request->it.is_cancelled() ? 1 : 0; });
+    return is_cancelled;
+}
+char const* rcverbs_incoming_peer_identity(rcverbs_incoming const* request) {
+    return request->peer_identity.c_str();
 }
 int rcverbs_incoming_head(
     rcverbs_incoming const* request, void const** bytes, std::size_t* size, rcverbs_error* error
@@ -249,13 +321,20 @@ void rcverbs_server_free(rcverbs_server* server) { delete server; }
 int rcverbs_channel_connect(
     char const* address,
     std::uint16_t port,
+    rcverbs_options const* options,
     std::int64_t timeout_ms,
     rcverbs_channel** channel,
     rcverbs_error* error
 ) {
     return make(channel, error, [&] {
-        return calls::channel{endpoint_of(address, port), limit_of(timeout_ms)};
+        return calls::channel{
+            endpoint_of(address, port),
+            options_of<rcverbs::message_channel_options>(options),
+            limit_of(timeout_ms)};
     });
+}
+char const* rcverbs_channel_peer_identity(rcverbs_channel const* channel) {
+    return channel->peer_identity.c_str();
 }
 int rcverbs_channel_send(
     rcverbs_channel* channel,
@@ -298,13 +377,18 @@ void rcverbs_channel_free(rcverbs_channel* channel) { delete channel; }
 int rcverbs_session_connect(
     char const* address,
     std::uint16_t port,
+    rcverbs_options const* options,
     std::int64_t timeout_ms,
     rcverbs_session** session,
     rcverbs_error* error
 ) {
     return make(session, error, [&] {
-        return calls::session{endpoint_of(address, port), limit_of(timeout_ms)};
+        return calls::session{
+            endpoint_of(address, port), session_options_of(options), limit_of(timeout_ms)};
     });
+}
+char const* rcverbs_session_peer_identity(rcverbs_session const* session) {
+    return session->peer_identity.c_str();
 }
 int rcverbs_session_exchange(
     rcverbs_session* session,
@@ -432,19 +516,27 @@ std::uint16_t rcverbs_listener_port(rcverbs_listener* listener) {
 }
 int rcverbs_listener_accept_channel(
     rcverbs_listener* listener,
+    rcverbs_options const* options,
     std::int64_t timeout_ms,
     rcverbs_channel** channel,
     rcverbs_error* error
 ) {
-    return make(channel, error, [&] { return listener->it.accept_channel(limit_of(timeout_ms)); });
+    return make(channel, error, [&] {
+        return listener->it.accept_channel(
+            options_of<rcverbs::message_channel_options>(options), limit_of(timeout_ms)
+        );
+    });
 }
 int rcverbs_listener_accept_session(
     rcverbs_listener* listener,
+    rcverbs_options const* options,
     std::int64_t timeout_ms,
     rcverbs_session** session,
     rcverbs_error* error
 ) {
-    return make(session, error, [&] { return listener->it.accept_session(limit_of(timeout_ms)); });
+    return make(session, error, [&] {
+        return listener->it.accept_session(session_options_of(options), limit_of(timeout_ms));
+    });
 }
 void rcverbs_listener_stop(rcverbs_listener* listener) { listener->it.close(); }
 void rcverbs_listener_free(rcverbs_listener* listener) { delete listener; }

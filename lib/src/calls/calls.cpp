@@ -96,6 +96,7 @@ struct request_state : with_thread {
     explicit request_state(rcverbs::request taken)
         : handle{std::move(taken)},
           is_large{handle.is_large()},
+          peer_identity{handle.is_valid() ? handle.peer_identity() : std::string{}},
           head{handle.head().begin(), handle.head().end()} {}
 
     std::span<std::byte const> bytes() {
@@ -107,7 +108,8 @@ struct request_state : with_thread {
 
     rcverbs::request handle;
     bool const is_large;
-    // Stays when the message is released.
+    // These stay when the message is released.
+    std::string const peer_identity;
     std::vector<std::byte> const head;
     std::vector<std::byte> body;
 };
@@ -183,7 +185,8 @@ void finish(detail::owner<State> const& what, nanoseconds limit) {
 }
 template <class State>
 failure last_failure(detail::owner<State> const& what) {
-    return what.get().handle.last_failure();
+    State const* const found = what.find();
+    return found != nullptr ? found->handle.last_failure() : failure{};
 }
 
 // Connects a new object.
@@ -239,6 +242,8 @@ std::span<std::byte const> request::head() const { return state_.get().head; }
 std::span<std::byte const> request::bytes() const { return state_.get().bytes(); }
 std::uint64_t request::target_bytes() const { return state_.get().handle.target_bytes(); }
 bool request::wants_answer() const { return state_.get().handle.wants_answer(); }
+bool request::is_cancelled() const { return state_.get().handle.is_cancelled(); }
+std::string request::peer_identity() const { return state_.get().peer_identity; }
 void request::answer(rcverbs::answer const& what, nanoseconds limit) {
     rcverbs::request& handle = state_.get().handle;
     wait(limit, [&](auto token) { handle.async_answer(what, token); });
@@ -279,6 +284,7 @@ message channel::receive(nanoseconds limit) {
     rcverbs::message got = wait(limit, [&](auto token) { return handle.async_receive(token); });
     return {got.tag(), bytes_of(got)};
 }
+std::string channel::peer_identity() const { return state_.get().handle.peer_identity(); }
 failure channel::last_failure() const { return calls::last_failure(state_); }
 void channel::finish(nanoseconds limit) { calls::finish(state_, limit); }
 void channel::close() noexcept { calls::close(state_); }
@@ -289,6 +295,7 @@ session::session(endpoint const& peer, nanoseconds limit)
 session::session(endpoint const& peer, session_options const& options, nanoseconds limit)
     : state_{connected<detail::session_state>(peer, options, limit)} {}
 protection_domain session::domain() const { return state_.get().handle.domain(); }
+std::string session::peer_identity() const { return state_.get().handle.peer_identity(); }
 std::vector<region> session::exchange(std::vector<region> const& mine, nanoseconds limit) {
     rcverbs::session& handle = state_.get().handle;
     std::vector<named_region> given;

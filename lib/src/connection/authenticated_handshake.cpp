@@ -270,6 +270,9 @@ error_code handshake::authentication::cause_of(error_code ec) const {
 void handshake::authentication::finish(error_code ec) {
     limit_.cancel();
     if (!who_) return;
+    // The peer has left, or was lost, before it was known who it is.
+    if (ec && ec == owner_.lower().last_failure().code)
+        owner_.fail(step::handshake, ec, close_reason::open);
     if (!ec) owner_.lower().set_keepalive_interval(keepalive_interval_);
     // Without an error both messages have come and gone.
     is_over_ = !ec;

@@ -100,8 +100,10 @@ error_code driver::fail(step where, error_code why, close_reason reason) noexcep
 }
 
 bool driver::complete() noexcept {
+    endpoint const peer = impl_->lower.remote_endpoint();
     hosting::light_lock const lock{impl_->mutex};
     if (impl_->found.code) return false;
+    impl_->found.address = peer;
     impl_->found.reason = close_reason::completed;
     return true;
 }

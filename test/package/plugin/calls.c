@@ -11,8 +11,8 @@ int main(void) {
     rcverbs_request ask;
     rcverbs_reply reply;
     if (strncmp(rcverbs_version(), "0.", 2) != 0) return 1;
-    if (rcverbs_client_open("not an address", 7471, &client, &why) == 0 || client != NULL) return 2;
-    if (rcverbs_client_open("127.0.0.1", 7471, &client, &why) != 0) return 3;
+    if (rcverbs_client_open("not an address", 7471, NULL, &client, &why) == 0 || client != NULL) return 2;
+    if (rcverbs_client_open("127.0.0.1", 7471, NULL, &client, &why) != 0) return 3;
     memset(&ask, 0, sizeof ask);
     ask.operation = 1;
     ask.timeout_ms = 100;
@@ -20,7 +20,7 @@ int main(void) {
     if ((why.conditions & (RCVERBS_TRANSIENT | RCVERBS_TIMED_OUT)) == 0) return 5;
     rcverbs_client_stop(client);
     rcverbs_client_free(client);
-    if (rcverbs_session_connect("127.0.0.1", 7471, 1000, &session, &why) == 0 || why.message[0] == 0) return 6;
+    if (rcverbs_session_connect("127.0.0.1", 7471, NULL, 1000, &session, &why) == 0 || why.message[0] == 0) return 6;
     rcverbs_session_free(session);
     return 0;
 }

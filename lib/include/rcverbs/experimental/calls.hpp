@@ -7,7 +7,8 @@
 //     registered_buffer page{s.domain(), 4096, access_flags::local_write};
 //     s.read(s.exchange({}).front().memory, page.slice());
 //
-// The calls throw operation_failed where the object has failed, else boost::system::system_error. A thread of the
+// Options of the objects are those of the other interfaces, with keys for who may connect
+// (authentication_options). The calls throw operation_failed where the object has failed, else boost::system::system_error. A thread of the
 // library's, one for all objects of this file, does the work; it starts with the first of them and ends after the
 // last.
 //
@@ -123,7 +124,7 @@ public:
     void notify(ask const& what, std::chrono::nanoseconds limit = no_limit);
     /// The protection domain of memory for ask::body() and ask::into(). Known after a request.
     protection_domain domain() const;
-    /// Why the last connection ended, or could not be made.
+    /// Why the last connection ended, or could not be made. Of no object: no failure.
     failure last_failure() const;
     /// Waits until the server has answered, and ends.
     void finish(std::chrono::nanoseconds limit = no_limit);
@@ -152,6 +153,11 @@ public:
     std::uint64_t target_bytes() const;
     /// False for a notice.
     bool wants_answer() const;
+    /// True if the client no longer waits: it has cancelled the request, or its connection has ended.
+    bool is_cancelled() const;
+    /// The identity that the client has proved: see authentication_options. Empty without
+    /// authentication.
+    std::string peer_identity() const;
     /// Answers, and waits until the client's device has the answer. Without an answer the client gets
     /// channel_errc::request_dropped when this is destroyed.
     void answer(rcverbs::answer const& what, std::chrono::nanoseconds limit = no_limit);
@@ -224,6 +230,9 @@ public:
     void send(bytes_view bytes, std::uint64_t tag = 0, std::chrono::nanoseconds limit = no_limit);
     /// Receives a message. Any number of threads may wait; each message comes to one.
     message receive(std::chrono::nanoseconds limit = no_limit);
+    /// The identity that the connecting side has proved to this one: see authentication_options. Empty on
+    /// the connecting side, and without authentication.
+    std::string peer_identity() const;
     /// As of message_channel.
     failure last_failure() const;
     /// Waits until the peer has received everything and has finished, too.
@@ -263,6 +272,8 @@ public:
 
     /// The protection domain for registered_buffer and memory_region.
     protection_domain domain() const;
+    /// As of channel.
+    std::string peer_identity() const;
     /// Gives the peer these regions, and waits for its own. Once.
     std::vector<region> exchange(
         std::vector<region> const& mine, std::chrono::nanoseconds limit = no_limit
