@@ -276,9 +276,11 @@ std::optional<std::string> firewall_rules() {
     // nft would load the module.
     if (!fs::exists("/sys/module/nf_tables", ec)) return "";
     // A user's PATH need not have these folders.
-    std::unique_ptr<FILE, decltype(&::pclose)> const nft{
-        ::popen("PATH=$PATH:/usr/sbin:/sbin exec nft --json list ruleset 2>/dev/null", "re"),
-        ::pclose};
+    struct close_pipe {
+        void operator()(FILE* pipe) const noexcept { ::pclose(pipe); }
+    };
+    std::unique_ptr<FILE, close_pipe> const nft{
+        ::popen("PATH=$PATH:/usr/sbin:/sbin exec nft --json list ruleset 2>/dev/null", "re")};
     if (nft == nullptr) return std::nullopt;
     std::string rules;
     char part[4096];

@@ -437,18 +437,19 @@ nvme::file_method parse_method(std::string const& text) {
 }
 
 std::vector<subsystem_description> read_configuration(std::filesystem::path const& file) {
+    std::string const name = file.string();
     std::ifstream in{file};
-    if (!in) throw configuration_error{file.string() + " cannot be read"};
+    if (!in) throw configuration_error{name + " cannot be read"};
     json root;
     try {
         root = parse_json(in);
     } catch (std::exception const& e) {
-        throw configuration_error{file.string() + ": " + e.what()};
+        throw configuration_error{name + ": " + e.what()};
     }
-    check_fields(root, file.string(), {"subsystems"});
+    check_fields(root, name, {"subsystems"});
     std::vector<subsystem_description> all;
-    for (json const& one : filled_list(root, file.string(), "subsystems")) {
-        std::string const where = file.string() + ": subsystem " + std::to_string(all.size() + 1);
+    for (json const& one : filled_list(root, name, "subsystems")) {
+        std::string const where = name + ": subsystem " + std::to_string(all.size() + 1);
         check_fields(
             one,
             where,
