@@ -657,6 +657,43 @@ TEST_CASE("on a device without immediate data it is refused before posting", "[f
     });
 }
 
+TEST_CASE("nothing completes before a read that was started earlier", "[fabric]") {
+    world w{two_devices([](fabric::device_options& d) { d.completes_reads_late = true; })};
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        test::pair p = co_await meet(io);
+        registered_buffer ours{p.client.domain(), 4096, access_flags::local_write};
+        registered_buffer theirs{
+            p.server.domain(), 4096, access_flags::remote_read | access_flags::remote_write};
+        fill(theirs.bytes(), 6);
+        std::vector<int> order;
+        auto const note = [&](int number) {
+            return [&order, number](error_code ec, std::size_t) {
+                CHECK_FALSE(ec);
+                order.push_back(number);
+            };
+        };
+        // One doorbell, and another one while the reads are under way.
+        batch together{p.client};
+        together.add(op::write(ours.slice(0, 8), theirs.remote().slice(8, 8)));
+        together.add(op::read(theirs.remote().slice(0, 8), ours.slice(0, 8)));
+        together.add(op::read(theirs.remote().slice(16, 8), ours.slice(16, 8)).fenced());
+        together.add(op::write(ours.slice(100, 8), theirs.remote().slice(100, 8)));
+        together.async_submit([&](error_code ec, std::size_t) {
+            CHECK_FALSE(ec);
+            CHECK(same(ours.bytes().first(8), theirs.bytes().first(8)));
+            order.push_back(0);
+        });
+        p.client.async_read(theirs.remote().slice(0, 64), ours.slice(0, 64), note(1));
+        p.client.async_write(ours.slice(200, 8), theirs.remote().slice(200, 8), note(2));
+        while (order.size() < 3) co_await sleep(io, 10us);
+        CHECK(order == std::vector{0, 1, 2});
+        CHECK(p.client.is_open());
+        p.client.close();
+        p.server.close();
+    });
+}
+
 TEST_CASE("many operations through a queue of eight hold no more memory than a few", "[fabric]") {
     world w;
     asio::io_context io;

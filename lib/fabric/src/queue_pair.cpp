@@ -295,7 +295,15 @@ int queue_pair::check_send(ibv_send_wr const& wr) const {
     if (state == IBV_QPS_RESET || state == IBV_QPS_INIT || state == IBV_QPS_RTR) return EINVAL;
     if (!is_known(wr.opcode) || wr.num_sge < 0) return EINVAL;
     if (static_cast<std::uint32_t>(wr.num_sge) > cap.max_send_sge) return EINVAL;
-    if (wr.opcode == IBV_WR_RDMA_READ && wr.num_sge > 1 && on->options.is_iwarp) return EINVAL;
+    bool const is_read = wr.opcode == IBV_WR_RDMA_READ;
+    if (is_read && wr.num_sge > 1 && on->options.is_iwarp) return EINVAL;
+    if (on->options.completes_reads_late) {
+        bool const has_fence = (wr.send_flags & IBV_SEND_FENCE) != 0;
+        bool const is_behind_read = std::ranges::any_of(sends, [](send_work const& w) {
+            return w.wr.opcode == IBV_WR_RDMA_READ;
+        });
+        if (is_read ? has_fence : is_behind_read && !has_fence) return EINVAL;
+    }
     if ((wr.send_flags & IBV_SEND_INLINE) != 0) {
         std::uint64_t bytes = 0;
         for (int i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;

@@ -25,6 +25,7 @@ data_path::data_path(data_path_sizes const& sizes, mutable_slice atomic_results)
           sizes.domain->on().read_segments_max()},
       receive_segments_max_{sizes.queues.receive_segments},
       inline_bytes_max_{sizes.queues.inline_bytes},
+      completes_reads_late_{sizes.domain->on().completes_reads_late()},
       atomic_results_{atomic_results},
       policy_{sizes.queues.send_depth},
       sends_{machines::work_window<entry>{sizes.queues.send_depth}, {}, {}},
@@ -359,6 +360,13 @@ void data_path::fill_window(ibv_send_wr& out, work_request const& what) noexcept
     } else {
         window.fill_invalidate(out);
     }
+}
+
+// A completion stands for all work before it, so what is posted behind a read must not complete before it.
+// Reads keep their order by themselves, and refuse a fence.
+void data_path::order_behind_reads(ibv_send_wr& wr, bool is_read) noexcept {
+    if (is_read) wr.send_flags &= ~unsigned{IBV_SEND_FENCE};
+    else if (sends_.window.reads() > 0) wr.send_flags |= IBV_SEND_FENCE;
 }
 
 void data_path::send_inline(ibv_send_wr& wr) noexcept {

@@ -77,6 +77,9 @@ struct device_options {
     /// Whether it says that it is an iWARP device, which has no immediate data, and reads into one
     /// segment only.
     bool is_iwarp = false;
+    /// Whether it is Soft iWARP, which completes what follows a read before it, unless that has a fence.
+    /// The fabric refuses to post what would complete so.
+    bool completes_reads_late = false;
     /// Whether it has memory windows of type 2.
     bool has_memory_windows = true;
     /// Whether it checks the range of a memory window. SoftRoCE does not: a window's key opens the
