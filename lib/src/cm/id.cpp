@@ -144,7 +144,11 @@ error_code id::resolve_address(
     socket_address from{source != nullptr ? endpoint{*source, 0} : endpoint{}};
     sockaddr* const from_address = source != nullptr ? from.get() : nullptr;
     int const result = rdma_resolve_addr(raw_, from_address, to.get(), as_int(timeout));
-    return verbs::or_out_of_descriptors(name_family(peer, from_minus_one(result)));
+    error_code const ec = name_family(peer, from_minus_one(result));
+    // iWARP refuses the loopback address, and RoCE finds no device when it resolves the route.
+    bool const is_loopback = !peer.is_infiniband() && peer.address().is_loopback();
+    if (is_loopback && ec == boost::system::errc::invalid_argument) return errc::no_rdma_device;
+    return verbs::or_out_of_descriptors(ec);
 }
 
 error_code id::resolve_route(std::chrono::milliseconds timeout) {

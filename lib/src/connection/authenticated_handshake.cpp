@@ -230,7 +230,8 @@ void handshake::authentication::on_established() {
 void handshake::authentication::on_message(
     error_code ec, bool is_message, std::span<std::byte const> bytes
 ) {
-    if (ec) return finish(cause_of(ec));
+    receive_failed_ = ec;
+    if (ec) return look();
     if (is_message) message_.emplace(bytes.begin(), bytes.end());
     else message_.emplace();  // is of no message that there is
     look();
@@ -238,7 +239,10 @@ void handshake::authentication::on_message(
 
 // The peer may be faster than the handler of the connect.
 void handshake::authentication::look() {
-    if (!is_established_ || !message_ || !who_) return;
+    // On iWARP a rejection comes behind the receive that it has flushed.
+    if (!is_established_ || !who_) return;
+    if (receive_failed_) return finish(cause_of(receive_failed_));
+    if (!message_) return;
     error_code const ec = guarded([this] { return connecting_ ? take_result() : take_proof(); });
     if (ec) violated(ec);
 }

@@ -78,6 +78,7 @@ private:
     std::optional<std::chrono::milliseconds> keepalive_interval_;
     bool is_established_ = false;
     std::optional<std::vector<std::byte>> message_;  // the peer's
+    error_code receive_failed_;
     std::atomic<bool> is_proved_{false};
 };
 
