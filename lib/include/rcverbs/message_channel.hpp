@@ -55,7 +55,8 @@ struct message_channel_options {
     std::uint16_t receives = 32;
     /// Messages of this side that may be in flight. 1 to 32767.
     std::uint16_t sends = 29;
-    /// Bytes of a receive. The channel uses 16 of them; a longer message is a large one. The default
+    /// Bytes of a receive. The channel uses 16 of them, and 16 more for encryption; a longer message is a
+    /// large one. The default
     /// has room for a page and 48 bytes beside it. 512 to 2^20.
     std::uint32_t slot_bytes = 4160;
     /// Deadline for the peer's end (CLOSE), from the start of async_finish(). Above 0.

@@ -126,7 +126,8 @@ public:
     ///                            one, the peer's program has fetched it.
     /// @par Cancellation          As for message_channel::async_send(); without an answer the peer
     ///                            gets channel_errc::request_dropped.
-    /// @par Errors                channel_errc::already_answered; errc::message_too_large (the head, or
+    /// @par Errors                After an error the peer gets channel_errc::request_dropped.
+    ///                            channel_errc::already_answered; errc::message_too_large (the head, or
     ///                            the body); channel_errc::not_answered if async_finish() has ended the
     ///                            channel, because this answer came later than finish_timeout; those of
     ///                            message_channel::async_send().
