@@ -76,6 +76,73 @@ TEST_CASE("without the connection manager each side marks its own packets", "[de
     io.run();
 }
 
+TEST_CASE(
+    "without the connection manager paths have the options that it would choose", "[device]"
+) {
+    asio::io_context io;
+    std::string const device = devices().front().name;
+    connection_options chosen;
+    chosen.placement.service_level = std::uint8_t{3};
+    chosen.placement.hop_limit = std::uint8_t{7};
+    chosen.placement.path_mtu_bytes = 512U;
+    connection a{io, chosen};
+    connection b{io};
+    error_code ec;
+    queue_pair_address const of_a = a.prepare(device, {}, ec);
+    REQUIRE_FALSE(ec);
+    queue_pair_address const of_b = b.prepare_for(device, of_a, ec);
+    REQUIRE_FALSE(ec);
+    CHECK(of_a.mtu == IBV_MTU_512);
+    CHECK(of_b.mtu > IBV_MTU_512);
+    CHECK(of_b.gid == of_a.gid);
+    a.establish(of_b);
+    b.establish(of_a);
+    ibv_qp_attr of_path{};
+    ibv_qp_init_attr initial{};
+    int const mask = IBV_QP_AV | IBV_QP_PATH_MTU;
+    REQUIRE(ibv_query_qp(a.native_handle(), &of_path, mask, &initial) == 0);
+    CHECK(of_path.ah_attr.sl == 3);
+    CHECK(of_path.ah_attr.grh.hop_limit == 7);
+    CHECK(of_path.path_mtu == IBV_MTU_512);
+    REQUIRE(ibv_query_qp(b.native_handle(), &of_path, mask, &initial) == 0);
+    CHECK(of_path.ah_attr.sl == 0);
+    CHECK(of_path.ah_attr.grh.hop_limit == 64);
+    CHECK(of_path.path_mtu == IBV_MTU_512);
+    a.close();
+    b.close();
+    io.run();
+}
+
+TEST_CASE("without the connection manager an address of the device can be chosen", "[device]") {
+    asio::io_context io;
+    std::string const device = devices().front().name;
+    error_code ec;
+    // That of the connection manager's connections, which is an IPv4 address in this network.
+    auto const here = asio::ip::make_address(device_address());
+    auto const gid_of = [](asio::ip::address const& a) {
+        return (a.is_v4() ? asio::ip::make_address_v6(asio::ip::v4_mapped, a.to_v4()) : a.to_v6())
+            .to_bytes();
+    };
+    connection_options from_here;
+    from_here.placement.bind_address = here;
+    connection chosen{io, from_here};
+    queue_pair_address const own = chosen.prepare(device, {}, ec);
+    REQUIRE_FALSE(ec);
+    CHECK(own.gid == gid_of(here));
+    // A peer of the other family is answered from that, if the device has it.
+    queue_pair_address peer;
+    peer.gid = gid_of(asio::ip::make_address("fd00::99"));
+    connection answering{io};
+    queue_pair_address const answer = answering.prepare_for(device, peer, ec);
+    REQUIRE_FALSE(ec);
+    if (has_known_network()) CHECK((answer.gid[0] == 0xfd && answer.gid[1] == 0));
+    connection_options from_nowhere;
+    from_nowhere.placement.bind_address = asio::ip::make_address("203.0.113.1");
+    connection nowhere{io, from_nowhere};
+    static_cast<void>(nowhere.prepare(device, {}, ec));
+    CHECK(ec == errc::invalid_option);
+}
+
 TEST_CASE("a flow label is refused with the connection manager, a long one always", "[device]") {
     asio::io_context io;
     run(io, [&]() -> asio::awaitable<void> {
@@ -87,6 +154,21 @@ TEST_CASE("a flow label is refused with the connection manager, a long one alway
         CHECK(ec == errc::invalid_option);
         o.placement.flow_label = 0x100000;
         CHECK_THROWS_AS((connection{io, o}), boost::system::system_error);
+        // Likewise what else the manager chooses.
+        connection_options others[3];
+        others[0].placement.service_level = std::uint8_t{1};
+        others[1].placement.hop_limit = std::uint8_t{1};
+        others[2].placement.path_mtu_bytes = 1024U;
+        for (connection_options const& each : others) {
+            connection managed{io, each};
+            auto const [refused] = co_await managed.async_connect(a.local_endpoint(), awaiting);
+            CHECK(refused == errc::invalid_option);
+        }
+        others[0].placement.service_level = std::uint8_t{16};
+        others[1].placement.hop_limit = std::uint8_t{0};
+        others[2].placement.path_mtu_bytes = 1000U;
+        for (connection_options const& each : others)
+            CHECK_THROWS_AS((connection{io, each}), boost::system::system_error);
     });
 }
 

@@ -48,6 +48,40 @@ private:
 
 }  // namespace
 
+TEST_CASE(
+    "what two devices offer beyond the specification is used without the manager", "[fabric]"
+) {
+    std::array<std::uint32_t, 2> const offered{0b0110, 0b0011};
+    std::size_t made = 0;
+    world w{two_devices([&](fabric::device_options& d) { d.ece_options = offered.at(made++); })};
+    asio::io_context io;
+    auto const used = [](connection const& c) {
+        ibv_ece now{};
+        REQUIRE(ibv_query_ece(c.native_handle(), &now) == 0);
+        return now.options;
+    };
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection a{io};
+        connection b{io};
+        queue_pair_address const of_a = a.prepare("fab0");
+        queue_pair_address of_b = b.prepare("fab1");
+        CHECK(of_a.ece_vendor != 0);
+        CHECK(of_a.ece_options == offered[0]);
+        CHECK(of_b.ece_options == offered[1]);
+        a.establish(of_b);
+        b.establish(of_a);
+        CHECK(used(a) == 0b0010);
+        CHECK(used(b) == 0b0010);
+        // What another vendor's device offers means nothing to this one.
+        connection c{io};
+        static_cast<void>(c.prepare("fab0"));
+        of_b.ece_vendor = 1;
+        c.establish(of_b);
+        CHECK(used(c) == offered[0]);
+        co_return;
+    });
+}
+
 TEST_CASE("connections are spread over the device's completion vectors", "[fabric]") {
     world w{two_devices([](fabric::device_options& d) { d.completion_vectors = 4; })};
     asio::io_context io;

@@ -365,6 +365,14 @@ int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) {
     });
 }
 
+int ibv_query_ece(ibv_qp* qp, ibv_ece* ece) {
+    return returning_code("ibv_query_ece", [&](network& n, auto&) { return n.query_ece(qp, ece); });
+}
+
+int ibv_set_ece(ibv_qp* qp, ibv_ece* ece) {
+    return returning_code("ibv_set_ece", [&](network& n, auto&) { return n.set_ece(qp, ece); });
+}
+
 int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int, ibv_qp_init_attr* initial) {
     return returning_code("ibv_query_qp", [&](network& n, auto&) {
         return n.query_qp(qp, attributes, initial);

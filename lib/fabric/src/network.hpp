@@ -191,6 +191,8 @@ public:
     int destroy_qp(ibv_qp* raw, guard& held);
     int modify_qp(ibv_qp* raw, ibv_qp_attr const* attributes, int mask);
     int query_qp(ibv_qp* raw, ibv_qp_attr* attributes, ibv_qp_init_attr* initial);
+    int query_ece(ibv_qp* raw, ibv_ece* out) const;
+    int set_ece(ibv_qp* raw, ibv_ece const* wanted);
     int post_send(ibv_qp* raw, ibv_send_wr* list, ibv_send_wr** bad);
     int post_receive(ibv_qp* raw, ibv_recv_wr* list, ibv_recv_wr** bad);
     int create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes, shared_receive_queue*& out);

@@ -258,6 +258,9 @@ struct queue_pair : ibv_qp {
     ibv_gid remote_gid{};
     std::uint8_t traffic_class = 0;
     std::uint32_t flow_label = 0;
+    std::uint8_t service_level = 0;
+    std::uint8_t hop_limit = 0;
+    std::uint32_t ece_options = 0;
     std::uint8_t read_depth = 0;  // as initiator
     std::uint8_t resources = 0;  // as responder
     std::uint8_t timeout_code = 19;

@@ -50,6 +50,9 @@ bool is_known(ibv_wr_opcode opcode) noexcept {
     }
 }
 
+// Of the fabric's devices.
+constexpr std::uint32_t ece_vendor = 0x77;
+
 bool may_be_inline(ibv_wr_opcode opcode) noexcept {
     return opcode != IBV_WR_RDMA_READ && opcode != IBV_WR_ATOMIC_CMP_AND_SWP &&
            opcode != IBV_WR_ATOMIC_FETCH_AND_ADD;
@@ -118,6 +121,7 @@ int network::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes, queue_pair*& ou
     qp.identity = qp.serial;
     qp.on = context_of(pd->context)->on;
     qp.mtu = qp.on->options.path_mtu_bytes;
+    qp.ece_options = qp.on->options.ece_options;
     ++cq_of(qp.send_cq).users;
     ++cq_of(qp.recv_cq).users;
     ++static_cast<domain*>(pd)->users;
@@ -215,6 +219,8 @@ int network::modify_qp(ibv_qp* raw, ibv_qp_attr const* a, int mask) {
         qp.gid_index = a->ah_attr.grh.sgid_index;
         qp.traffic_class = a->ah_attr.grh.traffic_class;
         qp.flow_label = a->ah_attr.grh.flow_label;
+        qp.hop_limit = a->ah_attr.grh.hop_limit;
+        qp.service_level = a->ah_attr.sl;
         qp.remote_gid = a->ah_attr.grh.dgid;
     }
     if ((mask & IBV_QP_PATH_MTU) != 0) qp.mtu = 128U << a->path_mtu;  // IBV_MTU_256 is 1
@@ -277,6 +283,8 @@ int network::query_qp(ibv_qp* raw, ibv_qp_attr* a, ibv_qp_init_attr* initial) {
     a->ah_attr.grh.sgid_index = qp.gid_index;
     a->ah_attr.grh.traffic_class = qp.traffic_class;
     a->ah_attr.grh.flow_label = qp.flow_label;
+    a->ah_attr.grh.hop_limit = qp.hop_limit;
+    a->ah_attr.sl = qp.service_level;
     a->ah_attr.grh.dgid = qp.remote_gid;
     *initial = {};
     initial->qp_context = qp.qp_context;
@@ -286,6 +294,26 @@ int network::query_qp(ibv_qp* raw, ibv_qp_attr* a, ibv_qp_init_attr* initial) {
     initial->cap = qp.cap;
     initial->qp_type = qp.qp_type;
     initial->sq_sig_all = qp.signals_all ? 1 : 0;
+    return 0;
+}
+
+int network::query_ece(ibv_qp* raw, ibv_ece* out) const {
+    auto const found = pairs_.find(raw);
+    if (found == pairs_.end()) return EINVAL;
+    queue_pair const& qp = *found->second;
+    if (qp.on->options.ece_options == 0) return EOPNOTSUPP;
+    *out = {ece_vendor, qp.ece_options, 0};
+    return 0;
+}
+
+// A device has no other ones than its own. Source: ibv_set_ece(3).
+int network::set_ece(ibv_qp* raw, ibv_ece const* wanted) {
+    auto const found = pairs_.find(raw);
+    if (found == pairs_.end() || wanted->vendor_id != ece_vendor) return EINVAL;
+    queue_pair& qp = *found->second;
+    if (qp.on->options.ece_options == 0) return EOPNOTSUPP;
+    if (qp.state != IBV_QPS_RESET && qp.state != IBV_QPS_INIT) return EINVAL;
+    qp.ece_options = wanted->options & qp.on->options.ece_options;
     return 0;
 }
 

@@ -49,7 +49,5 @@ ibv_ah* ibv_create_ah_from_wc(ibv_pd*, ibv_wc*, ibv_grh*, std::uint8_t) {
 int ibv_destroy_ah(ibv_ah*) { return EOPNOTSUPP; }
 int ibv_attach_mcast(ibv_qp*, ibv_gid const*, std::uint16_t) { return EOPNOTSUPP; }
 int ibv_detach_mcast(ibv_qp*, ibv_gid const*, std::uint16_t) { return EOPNOTSUPP; }
-int ibv_query_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
-int ibv_set_ece(ibv_qp*, ibv_ece*) { return EOPNOTSUPP; }
 ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp*) { return unsupported_object<ibv_qp_ex>(); }
 }

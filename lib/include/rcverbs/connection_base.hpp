@@ -125,8 +125,10 @@ public:
     /// network.
     ///
     /// @param device     Its name, such as "rxe0" or "mlx5_0".
-    /// @param gid_index  Index of the address (GID) to use; see: ibv_devinfo -v. Empty for the
-    ///                   first that is an IPv4 address (RoCE v2), else the first.
+    /// @param gid_index  Index of the address (GID) of port 1 to use; see: ibv_devinfo -v. Empty for
+    ///                   placement_options::bind_address, on any port; else for one of a port that is
+    ///                   active: of RoCE v2 before RoCE v1, and an IPv4 address before an IPv6 one
+    ///                   before a link-local one.
     /// @return The address to send to the peer.
     /// @throws boost::system::system_error: errc::no_rdma_device, errc::already_connected,
     ///         errc::invalid_option (no such address), errno.
@@ -136,6 +138,18 @@ public:
     /// The same; reports through `ec` instead of throwing.
     queue_pair_address prepare(
         std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
+    );
+    /// The same for the side that knows the peer's address already: of addresses of the same RoCE
+    /// version it prefers one of the peer's family.
+    ///
+    /// @param device  As prepare().
+    /// @param peer    The result of the peer's prepare().
+    /// @return The address to send to the peer.
+    /// @throws As prepare().
+    queue_pair_address prepare_for(std::string const& device, queue_pair_address const& peer);
+    /// The same; reports through `ec` instead of throwing.
+    queue_pair_address prepare_for(
+        std::string const& device, queue_pair_address const& peer, error_code& ec
     );
 
     /// Connects to the peer's queue pair. Both sides call it, in any order: packets that are sent

@@ -122,7 +122,8 @@ struct liveness_options {
 
 /// Address, protection domain, shared receives, and how packets and events are marked.
 struct placement_options {
-    /// The local address to connect from; chosen by the route if empty.
+    /// The local address to connect from; chosen by the route if empty. Without the connection manager
+    /// it names the address (GID) of the device.
     std::optional<boost::asio::ip::address> bind_address = {};
     /// The protection domain to use: one that the program has opened, or how the library chooses
     /// one. The connection fails with errc::foreign_domain if a given domain belongs to another
@@ -144,6 +145,17 @@ struct placement_options {
     /// itself, so connecting with a label fails with errc::invalid_option. Empty: 0 without the
     /// manager. SoftRoCE ignores it.
     std::optional<std::uint32_t> flow_label = {};
+    /// The service level of the connection's packets, 0 to 15: on InfiniBand the lane, on RoCE the priority in
+    /// the VLAN tag. Only without the connection manager, as the flow label: the manager derives it from
+    /// the route and the traffic class. Empty: 0 without the manager.
+    std::optional<std::uint8_t> service_level = {};
+    /// The routers that the connection's packets may pass, 1 to 255. Only without the connection manager,
+    /// as the flow label. Empty: 64 without the manager.
+    std::optional<std::uint8_t> hop_limit = {};
+    /// The most bytes of data in a packet: 256, 512, 1024, 2048 or 4096. Only without the connection
+    /// manager, as the flow label. Empty: what both ports have. A smaller value on either side holds
+    /// for both: prepare() puts it into the address for the peer.
+    std::optional<std::uint32_t> path_mtu_bytes = {};
 };
 
 /// All options of a connection.

@@ -28,7 +28,7 @@ struct RCVERBS_EXPORT queue_pair_address {
     std::array<std::uint8_t, 16> gid{};
     /// The local identifier of its port on InfiniBand; 0 on Ethernet.
     std::uint16_t lid = 0;
-    /// The MTU of its port: 1 to 5 for 256, 512, 1024, 2048 and 4096 bytes. Source: enum ibv_mtu.
+    /// The MTU of its port, or the smaller one that it asks for: 1 to 5 for 256, 512, 1024, 2048 and 4096 bytes. Source: enum ibv_mtu.
     std::uint8_t mtu = 0;
     /// Reads and atomics that it may have outstanding.
     std::uint8_t initiator_depth = 0;
@@ -36,9 +36,15 @@ struct RCVERBS_EXPORT queue_pair_address {
     std::uint8_t responder_resources = 0;
     /// How often the other side retries a send that finds no receive posted here.
     std::uint8_t rnr_retry_count = 0;
+    /// What its device offers beyond the specification, such as selective retransmission, and whose
+    /// meaning that is; both 0 if nothing. Devices of the same vendor use what both offer. Source:
+    /// ibv_query_ece(3).
+    std::uint32_t ece_vendor = 0;
+    /// See above.
+    std::uint32_t ece_options = 0;
 
     /// The size on the wire in bytes.
-    static constexpr std::size_t encoded_bytes = 40;
+    static constexpr std::size_t encoded_bytes = 48;
 
     /// In network byte order, with a magic number and a version.
     std::array<std::byte, encoded_bytes> encode() const noexcept;

@@ -122,7 +122,7 @@ void connection_base::reject(std::span<std::byte const> private_data) {
 queue_pair_address connection_base::prepare(
     std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
 ) {
-    return core_->prepare(device, gid_index, ec);
+    return core_->prepare(device, {.index = gid_index}, ec);
 }
 queue_pair_address connection_base::prepare(
     std::string const& device, std::optional<std::uint8_t> gid_index
@@ -130,6 +130,19 @@ queue_pair_address connection_base::prepare(
     error_code ec;
     queue_pair_address const made = prepare(device, gid_index, ec);
     detail::throw_if(ec, "prepare");
+    return made;
+}
+queue_pair_address connection_base::prepare_for(
+    std::string const& device, queue_pair_address const& peer, error_code& ec
+) {
+    return core_->prepare(device, {.peer = peer.gid}, ec);
+}
+queue_pair_address connection_base::prepare_for(
+    std::string const& device, queue_pair_address const& peer
+) {
+    error_code ec;
+    queue_pair_address const made = prepare_for(device, peer, ec);
+    detail::throw_if(ec, "prepare_for");
     return made;
 }
 void connection_base::establish(queue_pair_address const& peer, error_code& ec) {

@@ -92,7 +92,7 @@ public:
     /// hears of it, too.
     void call_at_end(std::function<void()> of_layer);
     queue_pair_address prepare(
-        std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
+        std::string const& device, verbs::wanted_address const& wanted, error_code& ec
     );
     error_code establish(queue_pair_address const& peer);
     error_code reject(std::span<std::byte const> private_data);

@@ -36,8 +36,14 @@ link::link(connection_services& on, connection_options const& options, place con
 
 // --- setup ---------------------------------------------------------------------------------------
 
-void link::aim(std::string device, std::optional<std::uint8_t> gid_index) {
-    out_of_band_.emplace(named_device{std::move(device), gid_index});
+void link::aim(std::string device, verbs::wanted_address const& wanted) {
+    out_of_band_.emplace(named_device{std::move(device), wanted});
+    auto const& from = options_.placement.bind_address;
+    if (!from || wanted.index) return;
+    namespace ip = boost::asio::ip;
+    out_of_band_->address.exactly =
+        (from->is_v4() ? ip::make_address_v6(ip::v4_mapped, from->to_v4()) : from->to_v6())
+            .to_bytes();
 }
 
 link::next link::take(waiting_request::parts request, listener const& who) {
@@ -52,10 +58,11 @@ link::next link::take(waiting_request::parts request, listener const& who) {
     return failed(step::create_queue_pair, mark_packets());
 }
 
-// The connection manager has an option for the traffic class, and none for the flow label.
+// The connection manager has an option for the traffic class, and none for the others.
 error_code link::mark_packets() {
     placement_options const& asked = options_.placement;
-    if (asked.flow_label) return errc::invalid_option;
+    bool const is_managed = asked.flow_label || asked.service_level || asked.hop_limit;
+    if (is_managed || asked.path_mtu_bytes) return errc::invalid_option;
     return asked.traffic_class ? id_->set_type_of_service(*asked.traffic_class) : error_code{};
 }
 
@@ -107,10 +114,15 @@ link::queues link::make_queues(bool is_passive, listener const& who) const {
             std::random_device{}() & 0xFFFFFFU,
             made.port_address.gid,
             made.port_address.lid,
-            made.port_address.mtu,
+            options_.placement.path_mtu_bytes
+                ? std::min(
+                      made.port_address.mtu, verbs::encode_mtu(*options_.placement.path_mtu_bytes)
+                  )
+                : made.port_address.mtu,
             static_cast<std::uint8_t>(made.limits.initiator_depth),
             static_cast<std::uint8_t>(made.limits.responder_resources),
             options_.queue_pair.rnr_retry_count};
+        made.qp.offer_enhancements(made.own_address);
     }
     return made;
 }
@@ -127,7 +139,8 @@ error_code link::find_device(queues& made, verbs::device_context& on) const {
         return ec;
     }
     on = cm::find_device(out_of_band_->name, ec);
-    if (!ec) made.port_address = verbs::find_address(on.get(), out_of_band_->gid_index, ec);
+    if (!ec) made.port_address = verbs::find_address(on.get(), out_of_band_->address, ec);
+    made.port = made.port_address.port;
     if (!ec) made.id = services_.channel().make_id(ec);
     return ec;
 }
@@ -318,7 +331,9 @@ link::next link::open(bool is_passive) {
              asked.retry_count,
              rnr_code,
              options_.placement.traffic_class.value_or(0),
-             options_.placement.flow_label.value_or(0)}
+             options_.placement.flow_label.value_or(0),
+             options_.placement.service_level.value_or(0),
+             options_.placement.hop_limit.value_or(verbs::hop_limit_default)}
         );
         if (ec) return failed(step::connect, ec);
     }

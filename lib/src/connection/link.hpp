@@ -82,7 +82,7 @@ public:
     /// Sets the target: the peer's address; or, without the connection manager, a device by name,
     /// and later the peer's queue pair.
     void aim(endpoint const& peer) { peer_ = peer; }
-    void aim(std::string device, std::optional<std::uint8_t> gid_index);
+    void aim(std::string device, verbs::wanted_address const& wanted);
     void aim(queue_pair_address const& peer) { peer_address_ = peer; }
 
     /// Takes over a peer's request; a failure, if any.
@@ -208,7 +208,7 @@ private:
 
     struct named_device {
         std::string name;
-        std::optional<std::uint8_t> gid_index;
+        verbs::wanted_address address;
     };
     // The named device. Set only without the connection manager.
     std::optional<named_device> out_of_band_;

@@ -6,6 +6,7 @@
 #include <rcverbs/detail/option_check.hpp>
 #include <rcverbs/detail/timeouts.hpp>
 #include "machines/liveness.hpp"
+#include "verbs/device.hpp"
 #include "verbs/queue_pair.hpp"
 
 namespace rcverbs {
@@ -60,6 +61,13 @@ std::string detail::problem_of(connection_options const& o) {
         .from("liveness.keepalive_interval", o.liveness.keepalive_interval, least)
         .from("liveness.idle_timeout", o.liveness.idle_timeout, least)
         .within("placement.flow_label", o.placement.flow_label, 0, 0xFFFFF)
+        .within("placement.service_level", o.placement.service_level, 0, 15)
+        .within("placement.hop_limit", o.placement.hop_limit, 1, 255)
+        .that(
+            !o.placement.path_mtu_bytes || verbs::encode_mtu(*o.placement.path_mtu_bytes) != 0,
+            "placement.path_mtu_bytes",
+            "is not 256, 512, 1024, 2048 or 4096"
+        )
         .that(
             !has_domain(o.placement, domain_sharing::isolated) ||
                 !o.placement.shared_receives.is_valid(),

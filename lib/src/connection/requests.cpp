@@ -62,7 +62,7 @@ error_code connection_core::reject(std::span<std::byte const> private_data) {
 }
 
 queue_pair_address connection_core::prepare(
-    std::string const& device, std::optional<std::uint8_t> gid_index, error_code& ec
+    std::string const& device, verbs::wanted_address const& wanted, error_code& ec
 ) {
     {
         asio::any_io_executor work = tracked();
@@ -72,7 +72,7 @@ queue_pair_address connection_core::prepare(
             return {};
         }
         std::swap(work_, work);
-        link_.aim(device, gid_index);
+        link_.aim(device, wanted);
         resume({event_kind::prepare});
     }
     static_cast<void>(make_queues());

@@ -41,34 +41,63 @@ std::uint32_t positive(int value) noexcept {
 
 }  // namespace
 
-port_address find_address(ibv_context* context, std::optional<std::uint8_t> index, error_code& ec) {
+int worth_of(gid_bytes const& gid, bool is_roce_v1, std::optional<gid_bytes> const& peer) noexcept {
+    enum class family { none, link_local, ipv6, ipv4 };
+    auto const family_of = [](gid_bytes const& g) {
+        auto const is_zero = [](std::uint8_t b) { return b == 0; };
+        if (std::all_of(g.begin(), g.end(), is_zero)) return family::none;
+        bool const is_mapped =
+            std::all_of(g.begin(), g.begin() + 10, is_zero) && g[10] == 0xff && g[11] == 0xff;
+        if (is_mapped) return family::ipv4;
+        return g[0] == 0xfe && (g[1] & 0xc0U) == 0x80 ? family::link_local : family::ipv6;
+    };
+    family const own = family_of(gid);
+    if (own == family::none) return 0;
+    bool const is_of_peer = peer && family_of(*peer) == own;
+    return (is_roce_v1 ? 0 : 8) + (is_of_peer ? 4 : 0) + static_cast<int>(own);
+}
+
+port_address find_address(ibv_context* context, wanted_address const& wanted, error_code& ec) {
     port_address found;
-    ibv_port_attr port{};
-    ec = from_returned_code(ibv_query_port(context, 1, &port));
-    if (ec) return found;
-    found.lid = port.lid;
-    found.mtu = static_cast<std::uint8_t>(port.active_mtu);
+    ibv_device_attr device{};
+    ec = from_returned_code(ibv_query_device(context, &device));
     int best = 0;
-    int const count = std::min(port.gid_tbl_len, 256);
-    for (int i = index ? *index : 0; i < (index ? std::min(count, *index + 1) : count); ++i) {
-        ibv_gid_entry entry{};
-        bool const is_typed =
-            ibv_query_gid_ex(context, 1, static_cast<std::uint32_t>(i), &entry, 0) == 0;
-        if (!is_typed && ibv_query_gid(context, 1, i, &entry.gid) != 0) continue;
-        auto const& raw = entry.gid.raw;
-        if (std::all_of(std::begin(raw), std::end(raw), [](std::uint8_t b) { return b == 0; }))
-            continue;
-        bool const is_ipv4 = std::all_of(raw, raw + 10, [](std::uint8_t b) { return b == 0; }) &&
-                             raw[10] == 0xff && raw[11] == 0xff;
-        int const worth = 1 + (is_ipv4 ? 1 : 0) +
-                          (is_ipv4 && is_typed && entry.gid_type == IBV_GID_TYPE_ROCE_V2 ? 1 : 0);
-        if (worth <= best) continue;
-        best = worth;
-        std::copy(std::begin(raw), std::end(raw), found.gid.begin());
-        found.gid_index = static_cast<std::uint8_t>(i);
+    std::uint8_t const ports = wanted.index ? 1 : device.phys_port_cnt;
+    for (std::uint8_t number = 1; number <= ports && !ec; ++number) {
+        ibv_port_attr port{};
+        ec = from_returned_code(ibv_query_port(context, number, &port));
+        int const count = ec ? 0 : std::min(port.gid_tbl_len, 256);
+        for (int i = 0; i < count; ++i) {
+            if (wanted.index && i != *wanted.index) continue;
+            ibv_gid_entry entry{};
+            bool const is_typed =
+                ibv_query_gid_ex(context, number, static_cast<std::uint32_t>(i), &entry, 0) == 0;
+            if (!is_typed && ibv_query_gid(context, number, i, &entry.gid) != 0) continue;
+            gid_bytes gid{};
+            std::copy(std::begin(entry.gid.raw), std::end(entry.gid.raw), gid.begin());
+            if (wanted.exactly && gid != *wanted.exactly) continue;
+            bool const is_roce_v1 = is_typed && entry.gid_type == IBV_GID_TYPE_ROCE_V1;
+            int worth = worth_of(gid, is_roce_v1, wanted.peer);
+            if (worth > 0 && port.state == IBV_PORT_ACTIVE) worth += 16;
+            if (worth <= best) continue;
+            best = worth;
+            found = {
+                gid,
+                number,
+                static_cast<std::uint8_t>(i),
+                port.lid,
+                static_cast<std::uint8_t>(port.active_mtu)};
+        }
     }
-    if (best == 0) ec = errc::invalid_option;
+    if (!ec && best == 0) ec = errc::invalid_option;
     return found;
+}
+
+std::uint8_t encode_mtu(std::uint32_t bytes) noexcept {
+    std::uint8_t code = IBV_MTU_256;
+    for (std::uint32_t each = 256; each <= 4096; each *= 2, ++code)
+        if (each == bytes) return code;
+    return 0;
 }
 
 std::optional<unsigned> path_mtu_max(ibv_context* context, std::uint32_t port, error_code& ec) {

@@ -20,17 +20,39 @@ namespace rcverbs::verbs {
 /// a protection domain, which holds one.
 using device_context = std::shared_ptr<ibv_context>;
 
+/// The address of a port, as InfiniBand and RoCE have it.
+using gid_bytes = std::array<std::uint8_t, 16>;
+
 /// A GID of a port, and the port attributes that a queue pair needs.
 struct port_address {
-    std::array<std::uint8_t, 16> gid{};
+    gid_bytes gid{};
+    std::uint8_t port = 1;
     std::uint8_t gid_index = 0;
     std::uint16_t lid = 0;
     std::uint8_t mtu = 0;
 };
 
-/// Finds a GID of port 1: the one at `index`; without an index the first IPv4 GID of RoCE v2, else
-/// the first IPv4 GID, else the first GID. errc::invalid_option if there is none.
-port_address find_address(ibv_context* context, std::optional<std::uint8_t> index, error_code& ec);
+/// Which GID of a device is wanted.
+struct wanted_address {
+    /// That of port 1 at this index.
+    std::optional<std::uint8_t> index = {};
+    /// This one.
+    std::optional<gid_bytes> exactly = {};
+    /// Best one of the same family.
+    std::optional<gid_bytes> peer = {};
+};
+
+/// How good a GID is for a connection; 0: it is none. The families of RoCE do not understand each other, so
+/// RoCE v2 comes first; then the family of the peer; then IPv4, and IPv6 before link-local.
+///
+/// @param is_roce_v1  Known to be of RoCE v1.
+int worth_of(gid_bytes const& gid, bool is_roce_v1, std::optional<gid_bytes> const& peer) noexcept;
+/// Finds the GID that is wanted, else the best one of a port that is active, else the best one.
+/// errc::invalid_option if there is none.
+port_address find_address(ibv_context* context, wanted_address const& wanted, error_code& ec);
+
+/// The code of an MTU of 256, 512, 1024, 2048 or 4096 bytes; 0 of another number. Source: enum ibv_mtu.
+std::uint8_t encode_mtu(std::uint32_t bytes) noexcept;
 
 /// The largest path MTU of packets that an Ethernet port receives, as its code; none for other ports,
 /// whose paths have an MTU that both sides can use. Source: ibv_query_port(3), active_mtu.

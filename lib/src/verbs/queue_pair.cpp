@@ -59,9 +59,21 @@ error_code queue_pair::initialise(std::uint8_t port) noexcept {
     ));
 }
 
+void queue_pair::offer_enhancements(queue_pair_address& own) noexcept {
+    ibv_ece offered{};
+    if (ibv_query_ece(qp_, &offered) != 0) return;
+    own.ece_vendor = offered.vendor_id;
+    own.ece_options = offered.options;
+}
+
 error_code queue_pair::connect(
     queue_pair_address const& own, queue_pair_address const& peer, path_terms const& terms
 ) noexcept {
+    // The device takes those that it has, too. One that refuses connects without them.
+    if (own.ece_vendor != 0 && own.ece_vendor == peer.ece_vendor) {
+        ibv_ece theirs{peer.ece_vendor, peer.ece_options, 0};
+        static_cast<void>(ibv_set_ece(qp_, &theirs));
+    }
     ibv_qp_attr a{};
     a.qp_state = IBV_QPS_RTR;
     a.path_mtu = static_cast<ibv_mtu>(std::min(own.mtu, peer.mtu));
@@ -74,7 +86,8 @@ error_code queue_pair::connect(
     a.ah_attr.grh.sgid_index = terms.gid_index;
     a.ah_attr.grh.traffic_class = terms.traffic_class;
     a.ah_attr.grh.flow_label = terms.flow_label;
-    a.ah_attr.grh.hop_limit = 64;  // permits routing beyond this subnet
+    a.ah_attr.grh.hop_limit = terms.hop_limit;
+    a.ah_attr.sl = terms.service_level;
     a.ah_attr.dlid = peer.lid;
     a.ah_attr.port_num = terms.port;
     error_code const ec = from_returned_code(ibv_modify_qp(

@@ -37,6 +37,9 @@ struct queue_pair_state {
     bool is_error = false;
 };
 
+/// Permits routing beyond the subnet.
+inline constexpr std::uint8_t hop_limit_default = 64;
+
 /// The path parameters of a queue pair that is connected without the connection manager.
 struct path_terms {
     std::uint8_t port = 1;
@@ -48,6 +51,8 @@ struct path_terms {
     std::uint8_t min_rnr_timer_code = 0;
     std::uint8_t traffic_class = 0;
     std::uint32_t flow_label = 0;
+    std::uint8_t service_level = 0;
+    std::uint8_t hop_limit = hop_limit_default;
 };
 
 class queue_pair {
@@ -76,6 +81,8 @@ public:
     /// Without an id: moves the queue pair to INIT, so that receives can be posted. Source:
     /// ibv_modify_qp(3).
     error_code initialise(std::uint8_t port) noexcept;
+    /// Without an id: puts into the address what the device offers beyond the specification.
+    void offer_enhancements(queue_pair_address& own) noexcept;
     /// Without an id: connects to the peer (RTR, then RTS). REQUIRES: initialised.
     error_code connect(
         queue_pair_address const& own, queue_pair_address const& peer, path_terms const& terms

@@ -49,7 +49,6 @@ public:
             if (ec) return;
             queue_sizes sizes{4, 1, 1, 1, 0, nullptr};
             *qp = queue_pair{nullptr, domain_.get(), completions_.get(), sizes, ec};
-            if (!ec) ec = qp->initialise(1);
         }
         if (!ec) connect(on, ec);
         if (ec) return;
@@ -86,6 +85,8 @@ private:
 
     void connect(device const& on, error_code& ec) {
         port_address const port = find_address(on.context().get(), {}, ec);
+        for (queue_pair* const qp : {&writer_, &target_})
+            if (!ec) ec = qp->initialise(port.port);
         if (ec) return;
         auto const address_of = [&](queue_pair const& qp) {
             queue_pair_address a;
@@ -97,6 +98,7 @@ private:
             return a;
         };
         path_terms terms;
+        terms.port = port.port;
         terms.gid_index = port.gid_index;
         terms.initiator_depth = terms.responder_resources = 1;
         terms.ack_timeout_code = encode_ack_timeout(std::chrono::milliseconds{16});

@@ -6,7 +6,7 @@ namespace rcverbs {
 
 // offset  size  field
 //      0     4  magic, "RCVQ"
-//      4     2  version, 1
+//      4     2  version, 2
 //      6     2  zero
 //      8     4  queue pair number
 //     12     4  starting packet sequence number
@@ -17,10 +17,12 @@ namespace rcverbs {
 //     36     1  responder resources
 //     37     1  RNR retry count
 //     38     2  zero
+//     40     4  vendor of the enhanced connection establishment
+//     44     4  its options
 
 namespace {
 constexpr std::uint32_t queue_pair_address_magic = 0x52435651;  // "RCVQ"
-constexpr std::uint16_t version = 1;
+constexpr std::uint16_t version = 2;
 constexpr std::uint32_t bits_24 = 0xFFFFFF;
 }  // namespace
 
@@ -39,6 +41,9 @@ std::array<std::byte, queue_pair_address::encoded_bytes> queue_pair_address::enc
     w.put(initiator_depth);
     w.put(responder_resources);
     w.put(rnr_retry_count);
+    w.put(std::uint16_t{0});
+    w.put(ece_vendor);
+    w.put(ece_options);
     return out;
 }
 
@@ -59,6 +64,9 @@ queue_pair_address queue_pair_address::decode(
     a.initiator_depth = r.get<std::uint8_t>();
     a.responder_resources = r.get<std::uint8_t>();
     a.rnr_retry_count = r.get<std::uint8_t>();
+    static_cast<void>(r.get<std::uint16_t>());
+    a.ece_vendor = r.get<std::uint32_t>();
+    a.ece_options = r.get<std::uint32_t>();
     bool const is_sound = in.size() == encoded_bytes && zero == 0 &&
                           a.queue_pair_number <= bits_24 && a.starting_psn <= bits_24 &&
                           a.mtu >= 1 && a.mtu <= 5 && a.rnr_retry_count <= 7;

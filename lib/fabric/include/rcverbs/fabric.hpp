@@ -91,6 +91,8 @@ struct device_options {
     bool has_dmabuf = true;
     /// Vectors for the events of completion queues.
     int completion_vectors = 1;
+    /// What it offers beyond the specification (ibv_query_ece()), of the vendor 0x77; 0 for nothing.
+    std::uint32_t ece_options = 0;
     /// Whether it reports the vendor id of SoftRoCE.
     bool is_softroce = false;
 };
