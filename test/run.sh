@@ -44,6 +44,8 @@ programs-612      all      the programs there
 hostile-612       all      hostile peers there
 hosts-612         all      two devices there
 nvme-612          all      the kernel of Linux 6.12 as the initiator of rdma-nvme, which can authenticate
+on-hardware       all      what a stranger runs between two hosts with adapters, here between two devices: demo, copies, perftest, a disk
+siw               all      the device tests on Soft iWARP, another provider of the kernel, and what a stranger runs there
 virtual-machine   all      the SoftRoCE virtual machine itself, perftest beside rdma-bench, docs/start.md to the letter
 '
 
@@ -110,7 +112,7 @@ explain() {
     esac
     case $name in
     nvme*) return ;; # its scripts print what failed
-    hosts* | slow* | *-612) machine="$(machine_of "$name") " ;;
+    hosts* | slow* | *-612 | on-hardware | siw) machine="$(machine_of "$name") " ;;
     device* | programs* | hostile) if [ -z "$device" ]; then machine="$(machine_of "$name") "; fi ;;
     esac
     awk -v step="$name" -v alone="$alone" -v machine="$machine" '
@@ -236,7 +238,8 @@ machine_of() {
     esac
     case $1 in *-612) options+=' --kernel 6.12' ;; esac
     if [[ $1 =~ ^slow([0-9]+)-seed([0-9]+)$ ]]; then options+=" --deterministic --slow ${BASH_REMATCH[1]} --seed ${BASH_REMATCH[2]}"; fi
-    case $1 in hosts*) options+=' --topology pair' ;; esac
+    case $1 in hosts* | on-hardware | siw-pair) options+=' --topology pair' ;; esac
+    case $1 in siw*) options+=' --provider siw' ;; esac
     echo "test/softroce/vm $options --"
 }
 
@@ -285,6 +288,20 @@ nvme_tests() {
     test/softroce/vm "$@" --topology pair --memory 2048 -- test/nvme/initiator.sh build/release/bin || status=1
     # Its list of tests is for the distribution's kernel.
     if [ $# = 0 ]; then test/softroce/vm --memory 2048 -- test/nvme/blktests.sh build/release/bin || status=1; fi
+    return $status
+}
+
+# All but the device tests, which are steps of their own.
+on_hardware() {
+    local perftest='perftest-write perftest-read perftest-send' verify='verify-write verify-read verify-send verify-write-imm verify-fetch-add verify-compare-swap'
+    # shellcheck disable=SC2086 # words
+    in_machine "$1" test/softroce/on_hardware.sh release doctor path write read atomic $verify copy $perftest nvme
+}
+
+siw_tests() {
+    local status=0
+    in_machine siw test/softroce/siw_suite.sh release || status=1
+    on_hardware siw-pair || status=1
     return $status
 }
 
@@ -372,6 +389,8 @@ run() {
     nvme) tests "$name" nvme_tests "$name" ;;
     ceph) tests "$name" ceph_tests "$name" ;;
     nvme-612) tests "$name" nvme_tests "$name" --kernel 6.12 ;;
+    on-hardware) tests "$name" on_hardware "$name" ;;
+    siw) tests "$name" siw_tests ;;
     virtual-machine) tests "$name" ctest --test-dir build/release -L vm --output-on-failure --no-tests=error ;;
     esac
 }
@@ -386,7 +405,7 @@ for name in $only; do
     unit-asan) need build-asan ;;
     device-asan | programs-asan) need build-asan-device ;;
     unit-tsan | device-tsan | hosts-tsan) need build-tsan ;;
-    headers | tidy | site | unit-release | checks | device | device-any | device-fabric | programs | hostile | device-smp | device-long | slow* | hosts | hosts-smp | *-612 | packages | nvme | ceph | virtual-machine) need build-release ;;
+    headers | tidy | site | unit-release | checks | device | device-any | device-fabric | programs | hostile | device-smp | device-long | slow* | hosts | hosts-smp | *-612 | packages | nvme | ceph | on-hardware | siw | virtual-machine) need build-release ;;
     esac
 done
 
@@ -410,7 +429,7 @@ use_tools
 run build-release || exit 1
 
 # Two chains of steps run in parallel. A machine uses one processor; whichever chain is free first takes the next step in this list.
-on_machine=(device programs hostile hosts device-any device-smp hosts-smp device-long slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4 virtual-machine nvme device-612 programs-612 hostile-612 hosts-612 nvme-612)
+on_machine=(device programs hostile hosts device-any device-smp hosts-smp device-long slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4 virtual-machine nvme device-612 programs-612 hostile-612 hosts-612 nvme-612 on-hardware siw)
 rm -rf "$logs/taken"
 mkdir "$logs/taken"
 take_steps() {
