@@ -82,6 +82,36 @@ TEST_CASE(
     });
 }
 
+// SoftRoCE reports neither.
+TEST_CASE(
+    "without the manager a path has the service level and the hop limit asked for", "[fabric]"
+) {
+    world w;
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options options;
+        options.placement.service_level = std::uint8_t{3};
+        options.placement.hop_limit = std::uint8_t{7};
+        connection asking{io, options};
+        connection other{io};
+        queue_pair_address const of_asking = asking.prepare("fab0");
+        queue_pair_address const of_other = other.prepare("fab1");
+        asking.establish(of_other);
+        other.establish(of_asking);
+        auto const path = [](connection const& c) {
+            ibv_qp_attr now{};
+            ibv_qp_init_attr initial{};
+            REQUIRE(ibv_query_qp(c.native_handle(), &now, IBV_QP_AV, &initial) == 0);
+            return now.ah_attr;
+        };
+        CHECK(path(asking).sl == 3);
+        CHECK(path(asking).grh.hop_limit == 7);
+        CHECK(path(other).sl == 0);
+        CHECK(path(other).grh.hop_limit == 64);
+        co_return;
+    });
+}
+
 TEST_CASE("connections are spread over the device's completion vectors", "[fabric]") {
     world w{two_devices([](fabric::device_options& d) { d.completion_vectors = 4; })};
     asio::io_context io;
