@@ -29,6 +29,10 @@ void channel_hello(bytes in);
 void channel_message(bytes in);
 void region_message(bytes in);
 void ring_message(bytes in);
+/// Decodes a message of an authentication; an accepted one must encode to the same bytes.
+void authentication_message(bytes in);
+/// Parses a file of keys. What is accepted has identities and keys of the permitted lengths.
+void key_file(bytes in);
 /// Decodes what processes of a network of the fabric send each other. What is accepted and encoded is
 /// accepted again, and then does not change.
 void fabric_frame(bytes in);
@@ -53,6 +57,8 @@ inline constexpr target targets[] = {
     {"channel_message", channel_message},
     {"region_message", region_message},
     {"ring_message", ring_message},
+    {"authentication_message", authentication_message},
+    {"key_file", key_file},
     {"fabric_frame", fabric_frame},
     {"network_state", network_state},
     {"endpoint", endpoint},
