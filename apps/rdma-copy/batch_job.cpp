@@ -13,6 +13,7 @@
 
 #include "rdma-copy/incoming_file.hpp"
 #include "rdma-copy/result.hpp"
+#include "rdma-copy/system_call.hpp"
 
 namespace copy {
 
@@ -21,8 +22,6 @@ namespace {
 constexpr std::size_t opened_max = 64;
 // From here on one syncfs is less than several fsyncs.
 constexpr std::size_t sync_all_min = 4;
-
-int error_of(int result) noexcept { return result < 0 ? errno : 0; }
 
 // syncfs(2) reports errors since Linux 5.8.
 bool reports_errors_of_syncfs() {

@@ -12,6 +12,7 @@
 
 #include "rdma-copy/copy_message.hpp"
 #include "rdma-copy/result.hpp"
+#include "rdma-copy/system_call.hpp"
 
 namespace copy {
 
@@ -19,8 +20,6 @@ namespace {
 
 // Not an errno: it stays, and that is no failure.
 constexpr int error_kept = -1;
-
-int error_of(int result) noexcept { return result < 0 ? errno : 0; }
 
 // Bind mounts have the device of another directory. 0 before Linux 5.8, which does not say.
 std::uint64_t mount_of(descriptor const& directory) {

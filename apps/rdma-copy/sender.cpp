@@ -17,14 +17,11 @@
 #include <rcverbs/channel_error.hpp>
 
 #include "rdma-copy/small_entries.hpp"
+#include "rdma-copy/system_call.hpp"
 
 namespace copy {
 
 namespace {
-
-bool is_same(timespec const& a, timespec const& b) {
-    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
-}
 
 // The next data of a file, in whole blocks.
 struct extent {

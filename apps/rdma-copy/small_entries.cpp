@@ -9,14 +9,11 @@
 #include <utility>
 
 #include "rdma-copy/result.hpp"
+#include "rdma-copy/system_call.hpp"
 
 namespace copy {
 
 namespace {
-
-bool is_same(timespec const& a, timespec const& b) {
-    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
-}
 
 // Which file it is, and which content it has. No program can set the time of the last change (ctime).
 hash identity_of(struct stat const& s) {

@@ -18,14 +18,13 @@
 #include <string_view>
 
 #include "rdma-copy/result.hpp"
+#include "rdma-copy/system_call.hpp"
 
 namespace copy {
 
 namespace {
 
 constexpr int plain = O_CLOEXEC | O_NOFOLLOW;
-
-int error_of(int result) noexcept { return result < 0 ? errno : 0; }
 
 // Opens one component after the other, and follows no link. For kernels and sandboxes that refuse
 // openat2.
