@@ -203,14 +203,14 @@ use_tools() {
 if [ $all = yes ] || [ -n "$only" ]; then gently='nice -n 15'; else gently=''; fi
 
 # build PRESET TARGET…: configures and builds. Ninja alone starts two compilers more than there are processors, which costs a tenth of
-# the time. Several files are compiled as one, except those of the optimised tree, which users compile: its library and programs, and with --all
-# also its tests.
+# the time. Several files are compiled as one, except those of the optimised tree, which users compile: its library, whose instructions are counted,
+# and with --all also its programs and tests.
 build() {
     local preset=$1 together=''
     shift
     case $preset in
-    asan | tsan) together='lib;test' ;;
-    release) if [ $all = no ]; then together=test; fi ;;
+    asan | tsan) together='lib;apps;test' ;;
+    release) if [ $all = no ]; then together='apps;test'; fi ;;
     esac
     cmake --preset "$preset" -DRCVERBS_UNITY_BUILD="$together" "${launcher[@]}" "${linker[@]}" &&
         $gently cmake --build --preset "$preset" --parallel "$(nproc)" --target "$@"
@@ -273,7 +273,7 @@ build_with_boost_and_run() {
     local folder
     folder=$(test/package/boost) || return 1
     cmake --preset release -B build/boost-1.88 -DBoost_DIR="$folder/usr/lib/x86_64-linux-gnu/cmake/Boost-1.88.0" \
-        -DCMAKE_CXX_FLAGS=-DBOOST_ASIO_NO_DEPRECATED -DRCVERBS_UNITY_BUILD='lib;test' "${launcher[@]}" "${linker[@]}" &&
+        -DCMAKE_CXX_FLAGS=-DBOOST_ASIO_NO_DEPRECATED -DRCVERBS_UNITY_BUILD='lib;apps;test' "${launcher[@]}" "${linker[@]}" &&
         $gently cmake --build build/boost-1.88 --parallel "$(nproc)" --target tests_without_device adaptors without_rdma_example readme_example docs_in_headers |
         tee build/boost-1.88.log && ! grep -aq 'warning: ' build/boost-1.88.log &&
         run_ctest boost-1.88 -L '^unit' -LE package -j 2

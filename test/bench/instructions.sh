@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # instructions.sh [--limits] PROGRAM — counts the user-space instructions of one signaled 8-byte write, in raw verbs and with each form of the library,
-# on a null device. Fails if the library adds more than 296 to a write with a callback, if a write through remote_memory takes over 202 more than one
-# of its connection, if the library makes one system call or more per hundred operations, or if it allocates. Instructions, not time: their number is the same on every run of one build, except for polls that find nothing,
-# of which a busy host causes more. So the limit applies to the least of three runs. --limits: checks, and counts nothing that is only printed.
+# on a null device. Fails if the library adds more than more_max to a write with a callback, if a write through remote_memory takes over
+# remote_more_max more than one of its connection, if the library makes one system call or more per hundred operations, or if it allocates.
+# Instructions, not time: their number is the same on every run of one build, except for polls that find nothing, of which a busy host causes more. So
+# the limit applies to the least of three runs. --limits: checks, and counts nothing that is only printed.
 set -euo pipefail
 
 loops='raw callback deferred coroutine awaited concrete_callback concrete_coroutine concrete_awaited' depths='16 1'
