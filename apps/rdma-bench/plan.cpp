@@ -102,6 +102,12 @@ std::string plan::problem() const {
     return {};
 }
 
+std::string plan::lacks_on(rcverbs::device_limits const& device) const {
+    if (what == operation::write_imm && !device.has_immediate_data) return "immediate data";
+    if (is_atomic(what) && !device.has_atomics) return "atomic operations";
+    return {};
+}
+
 void to_json(nlohmann::json& out, plan const& p) {
     out = {
         {"test", name(p.what)},

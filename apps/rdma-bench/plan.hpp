@@ -5,6 +5,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <rcverbs/device.hpp>
 #include <rcverbs/options.hpp>
 
 #include <chrono>
@@ -103,6 +104,8 @@ struct plan {
     std::uint32_t send_queue_depth() const noexcept;
     /// Why the plan is invalid; empty if it is valid.
     std::string problem() const;
+    /// What the plan needs and a device with these limits lacks; empty if nothing.
+    std::string lacks_on(rcverbs::device_limits const& device) const;
 };
 
 void to_json(nlohmann::json& out, plan const& p);

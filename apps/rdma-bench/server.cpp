@@ -128,6 +128,10 @@ asio::awaitable<void> server::talk(control& client) {
         refusal = e.what();
     }
     if (refusal.empty()) refusal = memory_problem(wanted);
+    if (refusal.empty()) {
+        std::string const lacks = wanted.lacks_on(client.connection().domain().limits());
+        if (!lacks.empty()) refusal = "its device has no " + lacks;
+    }
     if (refusal.empty()) co_return co_await carry_out(wanted, client);
     // Built outside of the co_await expression: g++ 12 does not compile a braced list there.
     json const answer{{"refused", refusal}};

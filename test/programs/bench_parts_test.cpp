@@ -630,6 +630,26 @@ nlohmann::json measured(std::vector<double> const& mops, unsigned depth = 128) {
 
 }  // namespace
 
+TEST_CASE("a server refuses what its device lacks", "[bench]") {
+    rcverbs::device_limits iwarp;
+    iwarp.has_atomics = false;
+    iwarp.has_immediate_data = false;
+    rcverbs::device_limits roce;
+    roce.has_atomics = true;
+    auto const lacks = [](operation o, rcverbs::device_limits const& on) {
+        plan p;
+        p.what = o;
+        return p.lacks_on(on);
+    };
+    CHECK(lacks(operation::write_imm, iwarp) == "immediate data");
+    CHECK(lacks(operation::fetch_add, iwarp) == "atomic operations");
+    CHECK(lacks(operation::compare_swap, iwarp) == "atomic operations");
+    CHECK(lacks(operation::write, iwarp).empty());
+    CHECK(lacks(operation::send, iwarp).empty());
+    CHECK(lacks(operation::write_imm, roce).empty());
+    CHECK(lacks(operation::fetch_add, roce).empty());
+}
+
 TEST_CASE("two results differ only if their ranges do not overlap", "[bench]") {
     struct row {
         std::vector<double> before;
