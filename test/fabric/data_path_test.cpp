@@ -433,7 +433,9 @@ TEST_CASE(
 }
 
 TEST_CASE("a send with invalidate invalidates the key, and the receive reports it", "[fabric]") {
-    world w;
+    // Soft iWARP refuses one that is inline.
+    bool const is_soft_iwarp = GENERATE(false, true);
+    world w{two_devices([&](fabric::device_options& d) { d.is_soft_iwarp = is_soft_iwarp; })};
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);
@@ -658,7 +660,7 @@ TEST_CASE("on a device without immediate data it is refused before posting", "[f
 }
 
 TEST_CASE("nothing completes before a read that was started earlier", "[fabric]") {
-    world w{two_devices([](fabric::device_options& d) { d.completes_reads_late = true; })};
+    world w{two_devices([](fabric::device_options& d) { d.is_soft_iwarp = true; })};
     asio::io_context io;
     run(w, io, [&]() -> asio::awaitable<void> {
         test::pair p = co_await meet(io);
@@ -689,6 +691,28 @@ TEST_CASE("nothing completes before a read that was started earlier", "[fabric]"
         while (order.size() < 3) co_await sleep(io, 10us);
         CHECK(order == std::vector{0, 1, 2});
         CHECK(p.client.is_open());
+        p.client.close();
+        p.server.close();
+    });
+}
+
+TEST_CASE("a server reads from a client that asks for no reads, on Soft iWARP too", "[fabric]") {
+    bool const is_soft_iwarp = GENERATE(false, true);
+    world w{two_devices([&](fabric::device_options& d) {
+        d.is_iwarp = d.is_soft_iwarp = is_soft_iwarp;
+    })};
+    asio::io_context io;
+    run(w, io, [&]() -> asio::awaitable<void> {
+        connection_options options;
+        options.queue_pair.initiator_depth = 0;
+        test::pair p = co_await meet(io, options);
+        registered_buffer ours{p.client.domain(), 64, access_flags::remote_read};
+        registered_buffer theirs{p.server.domain(), 64, access_flags::local_write};
+        fill(ours.bytes(), 3);
+        std::size_t const n =
+            co_await p.server.async_read(ours.remote(), theirs.slice(), asio::use_awaitable);
+        CHECK(n == 64);
+        CHECK(same(ours.bytes(), theirs.bytes()));
         p.client.close();
         p.server.close();
     });

@@ -326,6 +326,8 @@ void connection_manager::tell(
         p.private_data = field > 0 ? event->data.data() : nullptr;
         p.responder_resources = with->initiator_depth;
         p.initiator_depth = with->responder_resources;
+        if (id.on != nullptr && id.on->options.is_soft_iwarp)
+            std::swap(p.responder_resources, p.initiator_depth);
         p.retry_count = with->retry_count;
         p.rnr_retry_count = with->rnr_retry_count;
         p.qp_num = with->qp_num;

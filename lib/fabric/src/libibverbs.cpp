@@ -168,7 +168,7 @@ int ibv_query_device(ibv_context* in, ibv_device_attr* out) {
         *out = {};
         std::snprintf(out->fw_ver, sizeof out->fw_ver, "fabric");
         // Source: RXE_VENDOR_ID in drivers/infiniband/sw/rxe/rxe_param.h.
-        out->vendor_id = o.is_softroce ? 0xFFFFFF : o.completes_reads_late ? 0x626d74 : 0;
+        out->vendor_id = o.is_softroce ? 0xFFFFFF : o.is_soft_iwarp ? 0x626d74 : 0;
         out->node_guid = out->sys_image_guid = htobe64(context_of(in)->on->guid);
         out->max_mr_size = o.region_bytes_max;
         out->page_size_cap = 4096;

@@ -273,6 +273,7 @@ int network::query_qp(ibv_qp* raw, ibv_qp_attr* a, ibv_qp_init_attr* initial) {
     a->cap = qp.cap;
     a->max_rd_atomic = qp.read_depth;
     a->max_dest_rd_atomic = qp.resources;
+    if (qp.on->options.is_soft_iwarp) std::swap(a->max_rd_atomic, a->max_dest_rd_atomic);
     a->min_rnr_timer = qp.rnr_timer_code;
     a->timeout = qp.timeout_code;
     a->retry_cnt = qp.retry_count;
@@ -325,7 +326,7 @@ int queue_pair::check_send(ibv_send_wr const& wr) const {
     if (static_cast<std::uint32_t>(wr.num_sge) > cap.max_send_sge) return EINVAL;
     bool const is_read = wr.opcode == IBV_WR_RDMA_READ;
     if (is_read && wr.num_sge > 1 && on->options.is_iwarp) return EINVAL;
-    if (on->options.completes_reads_late) {
+    if (on->options.is_soft_iwarp) {
         bool const has_fence = (wr.send_flags & IBV_SEND_FENCE) != 0;
         bool const is_behind_read = std::ranges::any_of(sends, [](send_work const& w) {
             return w.wr.opcode == IBV_WR_RDMA_READ;
@@ -336,6 +337,7 @@ int queue_pair::check_send(ibv_send_wr const& wr) const {
         std::uint64_t bytes = 0;
         for (int i = 0; i < wr.num_sge; ++i) bytes += wr.sg_list[i].length;
         if (!may_be_inline(wr.opcode) || bytes > cap.max_inline_data) return EINVAL;
+        if (on->options.is_soft_iwarp && wr.opcode == IBV_WR_SEND_WITH_INV) return EINVAL;
     }
     if (sends_posted - sends_freed >= cap.max_send_wr) return ENOMEM;
     return 0;

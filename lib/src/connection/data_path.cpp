@@ -25,7 +25,7 @@ data_path::data_path(data_path_sizes const& sizes, mutable_slice atomic_results)
           sizes.domain->on().read_segments_max()},
       receive_segments_max_{sizes.queues.receive_segments},
       inline_bytes_max_{sizes.queues.inline_bytes},
-      completes_reads_late_{sizes.domain->on().completes_reads_late()},
+      is_soft_iwarp_{sizes.domain->on().is_soft_iwarp()},
       atomic_results_{atomic_results},
       policy_{sizes.queues.send_depth},
       sends_{machines::work_window<entry>{sizes.queues.send_depth}, {}, {}},
@@ -364,7 +364,11 @@ void data_path::fill_window(ibv_send_wr& out, work_request const& what) noexcept
 
 // A completion stands for all work before it, so what is posted behind a read must not complete before it.
 // Reads keep their order by themselves, and refuse a fence.
-void data_path::order_behind_reads(ibv_send_wr& wr, bool is_read) noexcept {
+void data_path::suit_soft_iwarp(ibv_send_wr& wr, bool is_read) noexcept {
+    if (wr.opcode == IBV_WR_SEND_WITH_INV && (wr.send_flags & IBV_SEND_INLINE) != 0) {
+        wr.send_flags &= ~unsigned{IBV_SEND_INLINE};
+        --counts_.sends_inline;
+    }
     if (is_read) wr.send_flags &= ~unsigned{IBV_SEND_FENCE};
     else if (sends_.window.reads() > 0) wr.send_flags |= IBV_SEND_FENCE;
 }

@@ -351,7 +351,7 @@ private:
     }
     void set_result_place(operation& op, ibv_send_wr& wr, std::uint64_t sequence) noexcept;
     void send_inline(ibv_send_wr& wr) noexcept;
-    void order_behind_reads(ibv_send_wr& wr, bool is_read) noexcept;
+    void suit_soft_iwarp(ibv_send_wr& wr, bool is_read) noexcept;
     void refuse_reads(operation_list& refused);
     void refuse(operation& op, error_code ec, operation_list& refused);
     enum class recovery : std::uint8_t { posts_on, waits, broken };
@@ -413,8 +413,8 @@ private:
         } else if (inline_bytes_max_ > 0) {
             send_inline(wr);
         }
-        if (completes_reads_late_) [[unlikely]]
-            order_behind_reads(wr, is_read);
+        if (is_soft_iwarp_) [[unlikely]]
+            suit_soft_iwarp(wr, is_read);
         op.is_posted = true;
         ++built_;
     }
@@ -451,7 +451,7 @@ private:
     verbs::piece_limits limits_;
     std::size_t receive_segments_max_ = 0;
     std::uint32_t inline_bytes_max_ = 0;
-    bool completes_reads_late_ = false;  // of the device
+    bool is_soft_iwarp_ = false;  // of the device
     mutable_slice atomic_results_;
     machines::signal_policy policy_;
     queue sends_;

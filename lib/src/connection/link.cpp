@@ -26,6 +26,19 @@ error_code rejection(int status) noexcept {
     return status == -ECONNREFUSED ? cm_errc::rejected_no_listener : cm_errc::rejected_by_peer;
 }
 
+struct read_depths {
+    std::uint32_t initiator;
+    std::uint32_t responder;
+};
+// iWARP's drivers do not agree which of the two is which, and a host of NVMe has one of 0. The devices negotiate
+// them and wait by themselves. Source: siw_query_qp() in drivers/infiniband/sw/siw.
+read_depths depths_of(
+    verbs::device const& on, std::uint32_t initiator, std::uint32_t responder
+) noexcept {
+    if (!on.is_iwarp()) return {initiator, responder};
+    return {std::max(initiator, responder), std::max(initiator, responder)};
+}
+
 }  // namespace
 
 link::link(connection_services& on, connection_options const& options, place const& where)
@@ -105,9 +118,10 @@ link::queues link::make_queues(bool is_passive, listener const& who) const {
         return made;
     }
     // The peer's request bounds both depths: more would be refused or wasted.
-    made.limits.initiator_depth = std::min(made.limits.initiator_depth, asked_initiator_depth_);
-    made.limits.responder_resources =
-        std::min(made.limits.responder_resources, asked_responder_resources_);
+    auto const [reads, served] =
+        depths_of(made.domain->on(), asked_initiator_depth_, asked_responder_resources_);
+    made.limits.initiator_depth = std::min(made.limits.initiator_depth, reads);
+    made.limits.responder_resources = std::min(made.limits.responder_resources, served);
     if (out_of_band_) {
         made.own_address = {
             made.qp.get()->qp_num,
@@ -346,8 +360,10 @@ link::next link::open(bool is_passive) {
         ec = queues_.qp.set_remote_access(verbs::to_ibv_access(*remote_access_));
     if (ec && queues_.qp.is_in_error_state()) return event{event_kind::stopped};
     if (ec) return event{event_kind::failed, ec};
-    queues_.limits.initiator_depth = now.initiator_depth;
-    queues_.limits.responder_resources = now.responder_resources;
+    auto const [reads, served] =
+        depths_of(queues_.domain->on(), now.initiator_depth, now.responder_resources);
+    queues_.limits.initiator_depth = reads;
+    queues_.limits.responder_resources = served;
     return event{event_kind::opened};
 }
 

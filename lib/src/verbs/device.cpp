@@ -147,7 +147,7 @@ void device::read_limits(error_code& ec) {
     // Source: RXE_VENDOR_ID in drivers/infiniband/sw/rxe/rxe_param.h.
     forgets_posted_work_ = attributes.vendor_id == 0xFFFFFF;
     // Source: SIW_VENDOR_ID in drivers/infiniband/sw/siw/siw.h.
-    completes_reads_late_ = attributes.vendor_id == 0x626d74;
+    is_soft_iwarp_ = attributes.vendor_id == 0x626d74;
     limits_.queue_depth_max = positive(attributes.max_qp_wr);
     limits_.completion_queue_depth_max = positive(attributes.max_cqe);
     limits_.segments_max = positive(attributes.max_sge);

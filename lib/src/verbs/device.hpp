@@ -77,9 +77,10 @@ public:
     /// runs, and no completion arrives, until the next post. Source: rxe_requester() and
     /// rxe_completer() in drivers/infiniband/sw/rxe, `wait_psn`.
     bool forgets_posted_work() const noexcept { return forgets_posted_work_; }
-    /// True for Soft iWARP, which completes a send or a write at once although a read before it is not
-    /// complete; with a fence it waits. Source: siw_activate_tx() in drivers/infiniband/sw/siw.
-    bool completes_reads_late() const noexcept { return completes_reads_late_; }
+    /// True for Soft iWARP. It completes a send or a write at once although a read before it is not
+    /// complete; with a fence it waits. It refuses a send with invalidate that is inline. Source:
+    /// siw_activate_tx_from_sq() in drivers/infiniband/sw/siw.
+    bool is_soft_iwarp() const noexcept { return is_soft_iwarp_; }
     /// True for iWARP, where a queue pair moves to the error state when the peer closes its
     /// connection.
     bool is_iwarp() const noexcept {
@@ -97,7 +98,7 @@ private:
     // Of all contexts of the same device.
     std::atomic<std::size_t>* open_regions_ = nullptr;
     bool forgets_posted_work_ = false;
-    bool completes_reads_late_ = false;
+    bool is_soft_iwarp_ = false;
     std::size_t read_segments_max_ = SIZE_MAX;
 };
 

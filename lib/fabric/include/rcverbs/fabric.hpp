@@ -77,9 +77,10 @@ struct device_options {
     /// Whether it says that it is an iWARP device, which has no immediate data, and reads into one
     /// segment only.
     bool is_iwarp = false;
-    /// Whether it is Soft iWARP, which completes what follows a read before it, unless that has a fence.
-    /// The fabric refuses to post what would complete so.
-    bool completes_reads_late = false;
+    /// Whether it is Soft iWARP. That completes what follows a read before it, unless it has a fence, and
+    /// takes no send with invalidate inline: the fabric refuses both with EINVAL. And it reports the depths
+    /// of reads the other way round.
+    bool is_soft_iwarp = false;
     /// Whether it has memory windows of type 2.
     bool has_memory_windows = true;
     /// Whether it checks the range of a memory window. SoftRoCE does not: a window's key opens the
