@@ -429,7 +429,7 @@ use_tools
 run build-release || exit 1
 
 # Two chains of steps run in parallel. A machine uses one processor; whichever chain is free first takes the next step in this list.
-on_machine=(device programs hostile hosts device-any device-smp hosts-smp device-long slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4 virtual-machine nvme device-612 programs-612 hostile-612 hosts-612 nvme-612 on-hardware siw)
+on_machine=(device programs hostile hosts device-any device-smp hosts-smp device-long slow0-seed1 slow2-seed2 slow3-seed3 slow5-seed4 virtual-machine nvme device-612 programs-612 hostile-612 hosts-612 nvme-612 on-hardware siw ceph)
 rm -rf "$logs/taken"
 mkdir "$logs/taken"
 take_steps() {
