@@ -362,8 +362,8 @@ link::next link::open(bool is_passive) {
     if (ec) return event{event_kind::failed, ec};
     auto const [reads, served] =
         depths_of(queues_.domain->on(), now.initiator_depth, now.responder_resources);
-    queues_.limits.initiator_depth = reads;
-    queues_.limits.responder_resources = served;
+    queues_.limits.initiator_depth = std::min(queues_.limits.initiator_depth, reads);
+    queues_.limits.responder_resources = std::min(queues_.limits.responder_resources, served);
     return event{event_kind::opened};
 }
 
