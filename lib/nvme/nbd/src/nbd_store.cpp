@@ -1,5 +1,8 @@
 #include <rcverbs/nvme/nbd_store.hpp>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <boost/asio/error.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -358,8 +361,15 @@ private:
         l.due = clock::now() + retry_min;
         l.waits_to_read = l.waits_to_write = false;
         error_code ec;
-        l.socket.assign(::nbd_aio_get_fd(l.handle.get()), ec);
-        if (ec) return l.handle.reset();
+        // A descriptor of its own, because libnbd closes its one as soon as the connection has ended: the number
+        // could be another's before this one leaves the epoll set.
+        int const own = ::fcntl(::nbd_aio_get_fd(l.handle.get()), F_DUPFD_CLOEXEC, 0);
+        if (own < 0) return l.handle.reset();
+        l.socket.assign(own, ec);
+        if (ec) {
+            ::close(own);
+            return l.handle.reset();
+        }
         bool const is_resized = features_.size_bytes != 0 && f.size_bytes != features_.size_bytes;
         features_ = f;
         schedule_->on_open(i);
@@ -374,7 +384,8 @@ private:
 
     void detach(link& l) {
         ++l.number;
-        if (l.socket.is_open()) l.socket.release();  // libnbd closes it
+        error_code ignored;
+        l.socket.close(ignored);
         l.handle.reset();
         // What it called in the end is repeated.
         answers_.clear();
