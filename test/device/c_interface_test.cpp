@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -136,12 +137,14 @@ TEST_CASE("C: who may connect", "[device][any-device]") {
     REQUIRE(rcverbs_server_open(address.c_str(), 0, &options, &server, nullptr) == 0);
     std::uint16_t const port = rcverbs_server_port(server);
     std::vector<std::string> seen;
+    int cancelled = 0;
+    int unanswered = 0;
     std::thread serving{[&] {
         rcverbs_incoming* r = nullptr;
         while (rcverbs_server_next(server, -1, &r, nullptr) == 0 && r != nullptr) {
-            CHECK(rcverbs_incoming_is_cancelled(r) == 0);
+            cancelled += rcverbs_incoming_is_cancelled(r);
             seen.emplace_back(rcverbs_incoming_peer_identity(r));
-            CHECK(rcverbs_incoming_answer(r, 1, nullptr, 0, nullptr, 0, nullptr) == 0);
+            unanswered += rcverbs_incoming_answer(r, 1, nullptr, 0, nullptr, 0, nullptr) != 0;
             rcverbs_incoming_free(r);
         }
     }};
@@ -178,6 +181,8 @@ TEST_CASE("C: who may connect", "[device][any-device]") {
     rcverbs_server_stop(server);
     serving.join();
     rcverbs_server_free(server);
+    CHECK(cancelled == 0);
+    CHECK(unanswered == 0);
     CHECK(seen == std::vector<std::string>{"alice", "bob", "bob"});
 
     rcverbs_listener* door = nullptr;
@@ -185,21 +190,21 @@ TEST_CASE("C: who may connect", "[device][any-device]") {
     std::uint16_t const at = rcverbs_listener_port(door);
     rcverbs_channel* taken = nullptr;
     rcverbs_channel* channel = nullptr;
-    std::thread first{[&] {
-        CHECK(rcverbs_listener_accept_channel(door, &options, 60'000, &taken, nullptr) == 0);
-    }};
+    auto first = std::async(std::launch::async, [&] {
+        return rcverbs_listener_accept_channel(door, &options, 60'000, &taken, nullptr);
+    });
     REQUIRE(rcverbs_channel_connect(address.c_str(), at, &of_bob, 60'000, &channel, nullptr) == 0);
-    first.join();
+    CHECK(first.get() == 0);
     CHECK(std::string{rcverbs_channel_peer_identity(taken)} == "bob");
     CHECK(std::string{rcverbs_channel_peer_identity(channel)}.empty());
     CHECK(rcverbs_channel_send(channel, body.data(), body.size(), 0, 60'000, nullptr) == 0);
     rcverbs_session* other = nullptr;
     rcverbs_session* session = nullptr;
-    std::thread second{[&] {
-        CHECK(rcverbs_listener_accept_session(door, &options, 60'000, &other, nullptr) == 0);
-    }};
+    auto second = std::async(std::launch::async, [&] {
+        return rcverbs_listener_accept_session(door, &options, 60'000, &other, nullptr);
+    });
     REQUIRE(rcverbs_session_connect(address.c_str(), at, &of_bob, 60'000, &session, nullptr) == 0);
-    second.join();
+    CHECK(second.get() == 0);
     CHECK(std::string{rcverbs_session_peer_identity(other)} == "bob");
     CHECK(std::string{rcverbs_session_peer_identity(session)}.empty());
     rcverbs_channel_free(taken);
@@ -225,13 +230,13 @@ TEST_CASE("C: messages and memory", "[device][any-device]") {
     {
         rcverbs_channel* server = nullptr;
         rcverbs_channel* client = nullptr;
-        std::thread other{[&] {
-            CHECK(rcverbs_listener_accept_channel(door, nullptr, -1, &server, nullptr) == 0);
-        }};
+        auto other = std::async(std::launch::async, [&] {
+            return rcverbs_listener_accept_channel(door, nullptr, -1, &server, nullptr);
+        });
         REQUIRE(
             rcverbs_channel_connect(address.c_str(), port, nullptr, 60'000, &client, nullptr) == 0
         );
-        other.join();
+        CHECK(other.get() == 0);
         CHECK(rcverbs_channel_send(client, "hello", 5, 3, -1, nullptr) == 0);
         rcverbs_message m;
         REQUIRE(rcverbs_channel_receive(server, 60'000, &m, nullptr) == 0);
@@ -239,18 +244,21 @@ TEST_CASE("C: messages and memory", "[device][any-device]") {
         CHECK(std::string(static_cast<char const*>(m.bytes), m.size) == "hello");
         rcverbs_message_free(&m);
         failed([&](rcverbs_error* e) { return rcverbs_channel_receive(server, 5, &m, e); });
-        std::thread finishes{[&] { CHECK(rcverbs_channel_finish(server, -1, nullptr) == 0); }};
+        auto finishes = std::async(std::launch::async, [&] {
+            return rcverbs_channel_finish(server, -1, nullptr);
+        });
         CHECK(rcverbs_channel_finish(client, 60'000, nullptr) == 0);
-        finishes.join();
+        CHECK(finishes.get() == 0);
         rcverbs_channel_free(client);
         rcverbs_channel_free(server);
     }
     rcverbs_session* server = nullptr;
     rcverbs_session* client = nullptr;
-    std::thread other{
-        [&] { CHECK(rcverbs_listener_accept_session(door, nullptr, -1, &server, nullptr) == 0); }};
+    auto other = std::async(std::launch::async, [&] {
+        return rcverbs_listener_accept_session(door, nullptr, -1, &server, nullptr);
+    });
     REQUIRE(rcverbs_session_connect(address.c_str(), port, nullptr, -1, &client, nullptr) == 0);
-    other.join();
+    CHECK(other.get() == 0);
     rcverbs_buffer* theirs = nullptr;
     rcverbs_buffer* mine = nullptr;
     std::uint32_t const all = RCVERBS_REMOTE_WRITE | RCVERBS_REMOTE_READ | RCVERBS_REMOTE_ATOMIC;
@@ -260,15 +268,15 @@ TEST_CASE("C: messages and memory", "[device][any-device]") {
     rcverbs_buffer_describe(theirs, "a name of more than 24 bytes", &given);
     CHECK(std::strlen(given.name) == 24);
     rcverbs_buffer_describe(theirs, "page", &given);
-    std::thread gives{[&] {
-        std::size_t count = 0;
-        CHECK(rcverbs_session_exchange(server, &given, 1, nullptr, &count, -1, nullptr) == 0);
-        CHECK(count == 0);
-    }};
+    std::size_t taken = 0;
+    auto gives = std::async(std::launch::async, [&] {
+        return rcverbs_session_exchange(server, &given, 1, nullptr, &taken, -1, nullptr);
+    });
     std::array<rcverbs_region, 2> regions{};
     std::size_t count = regions.size();
     REQUIRE(rcverbs_session_exchange(client, nullptr, 0, regions.data(), &count, -1, nullptr) == 0);
-    gives.join();
+    CHECK(gives.get() == 0);
+    CHECK(taken == 0);
     REQUIRE(count == 1);
     rcverbs_region const& page = regions[0];
     CHECK(std::string{page.name} == "page");
