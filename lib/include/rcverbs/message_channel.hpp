@@ -179,7 +179,7 @@ public:
     /// message's regions need access_flags::remote_read, and the peer can read them, as a whole,
     /// for as long as they are registered.
     template <class Token = detail::default_token_t<Executor>>
-    auto async_send(const_slices source, std::uint64_t tag, Token&& token = Token{}) {
+    auto async_send(const_slices const& source, std::uint64_t tag, Token&& token = Token{}) {
         return this->template initiate<error_code>(
             [body = detail::body_source{source}, tag](
                 core_ptr const& core, detail::control_handler handler

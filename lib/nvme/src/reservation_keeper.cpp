@@ -52,11 +52,11 @@ std::shared_ptr<reservation_keeper> reservation_keeper::open(
     std::error_code ec;
     auto const place = std::filesystem::weakly_canonical(file, ec);
     std::weak_ptr<reservation_keeper>& known = all[ec ? file : place];
-    if (auto const found = known.lock()) {
+    if (auto found = known.lock()) {
         if (found->disk_ != disk) refuse(EINVAL, file, "it has the reservations of another disk");
         return found;
     }
-    std::shared_ptr<reservation_keeper> const made{new reservation_keeper{file, disk}};
+    std::shared_ptr<reservation_keeper> made{new reservation_keeper{file, disk}};
     known = made;
     std::erase_if(all, [](auto const& each) { return each.second.expired(); });
     return made;

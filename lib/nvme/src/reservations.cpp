@@ -74,7 +74,7 @@ reservations::outcome reservations::execute(
         // 0: no change, 2: not kept, 3: kept.
         std::uint32_t const kept = c.dword[0] >> 30;
         if (kept == 1 || (kept == 3 && !can_save)) return refused(status::invalid_field);
-        outcome const done = register_host(c, host, data);
+        outcome done = register_host(c, host, data);
         if (done.code == status::success && kept != 0) is_kept_ = kept == 3;
         return done;
     }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
 #include <span>
 #include <string>
@@ -118,7 +119,7 @@ int guarded(rcverbs_error* error, Function f) noexcept {
 template <class Object, class Function>
 int make(Object** to, rcverbs_error* error, Function f) noexcept {
     *to = nullptr;
-    return guarded(error, [&] { *to = new Object{f()}; });
+    return guarded(error, [&] { *to = std::make_unique<Object>(Object{f()}).release(); });
 }
 
 // Text may be missing; then it is no address.

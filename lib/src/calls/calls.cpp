@@ -299,6 +299,7 @@ std::string session::peer_identity() const { return state_.get().handle.peer_ide
 std::vector<region> session::exchange(std::vector<region> const& mine, nanoseconds limit) {
     rcverbs::session& handle = state_.get().handle;
     std::vector<named_region> given;
+    given.reserve(mine.size());
     for (region const& each : mine) given.emplace_back(each.name, each.memory);
     peer_regions const theirs =
         wait(limit, [&](auto token) { return handle.async_exchange(std::move(given), token); });

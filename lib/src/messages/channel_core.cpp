@@ -437,7 +437,7 @@ void channel_core::release(message const& what) noexcept {
         });
     } catch (...) {
         // Without memory the peer would wait for ever.
-        driver::close();
+        close_connection();
     }
 }
 
@@ -497,7 +497,7 @@ void channel_core::on_broken(error_code ec) {
     // Its acknowledgement may be lost, but no message of the program's is outstanding.
     if (has_left && machine_.is_finished()) {
         end({}, step::disconnect, close_reason::completed);
-        return driver::close();
+        return close_connection();
     }
     if (has_left)
         return end(

@@ -52,6 +52,8 @@ public:
     /// Of all operations that are messages.
     virtual void cancel() = 0;
     void close() noexcept override;
+    /// The same without memory: the receives of the connection say that it has ended.
+    void close_connection() noexcept { driver::close(); }
     /// Of a message of the peer's.
     void release(message const& what) noexcept;
     void detach(message& what);

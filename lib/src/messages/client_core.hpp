@@ -105,7 +105,7 @@ private:
     void cancel(call_ptr const& c);
     call_list take_waiting();
     void end(call_ptr const& c, error_code why);
-    void drop(channel_ptr which);
+    void drop(channel_ptr const& which);
     void use(channel_ptr channel);
     void retire(channel_ptr const& over);
     void finish(channel_ptr const& over);

@@ -290,10 +290,11 @@ void client_core::use(channel_ptr channel) {
 }
 
 // The channel has ended.
-void client_core::drop(channel_ptr which) {
+void client_core::drop(channel_ptr const& which) {
     if (channel_ != which || which == nullptr) return;
-    channel_ = nullptr;
-    view_.set({nullptr, which->last_failure()});
+    // It may be the same object.
+    channel_ptr const ended = std::exchange(channel_, nullptr);
+    view_.set({nullptr, ended->last_failure()});
 }
 
 // The server finishes: it answers what it has, and takes nothing new for long. Later requests go to

@@ -193,7 +193,7 @@ void request_core::send_control(kind what, std::uint16_t id) {
         if (may_send(m)) submit(m);
     } catch (std::bad_alloc const&) {
         // The peer would wait for ever.
-        driver::close();
+        close_connection();
     }
 }
 
@@ -498,7 +498,7 @@ void request_core::put_back(std::uint16_t id, request&& r) noexcept {
         enter([this, id](request& what) { put_back_now(id, what); }, std::move(r));
     } catch (std::bad_alloc const&) {
         // Without memory the request would be lost unnoticed.
-        driver::close();
+        close_connection();
     }
 }
 

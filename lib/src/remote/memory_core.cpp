@@ -61,7 +61,7 @@ struct counted_waiter {
 
     void operator()(error_code ec, std::uint64_t result) {
         self->leave();
-        who.call_on_io(std::move(ec), std::move(result));
+        who.call_on_io(error_code{ec}, std::uint64_t{result});
     }
 };
 
@@ -252,6 +252,8 @@ void memory_core::start(std::uint64_t offset, work_request& what, waiter who) {
     counted_waiter done{shared_from_this(), std::move(who)};
     auto const source = is_atomic(what) ? offer<word_result>(std::move(done))
                                         : offer<bytes_result>(std::move(done));
+    // An operation that is not started does not move it.
+    // NOLINTNEXTLINE(bugprone-use-after-move)
     if (!start_now(offset, what, source)) start_later(offset, what, std::move(done.who));
 }
 

@@ -45,7 +45,7 @@ registrations::job_ptr registrations::start(
     machines::piece_map::part const& at,
     std::function<void(job_ptr)> then
 ) {
-    auto const made = std::make_shared<job>(what, piece);
+    auto made = std::make_shared<job>(what, piece);
     made->io_ = io;
     made->domain_ = domain;
     under_way_.insert(made);
