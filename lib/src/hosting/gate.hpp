@@ -8,6 +8,7 @@
 //
 // What is handed over runs in the order in which it came, and before whoever enters later. A thread that
 // is inside and tries to enter again cannot: what it hands over runs before it leaves. Any thread.
+// test/memory_order shows that each memory order is needed.
 #pragma once
 
 #include <atomic>
@@ -70,7 +71,7 @@ private:
         return reinterpret_cast<order_task*>(state);
     }
     [[gnu::noinline]] void take_handed_over(std::uintptr_t next, bool is_wanted) noexcept {
-        std::uintptr_t const seen = state_.exchange(next, std::memory_order_acq_rel);
+        std::uintptr_t const seen = state_.exchange(next, std::memory_order_acquire);
         order_task* newest = seen == inside ? nullptr : to_task(seen);
         order_task* oldest = nullptr;
         while (newest != nullptr) {

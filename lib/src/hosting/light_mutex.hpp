@@ -3,7 +3,7 @@
 // A connection takes its lock about three times per operation, nearly always on its own polling
 // thread. The function calls behind std::mutex would cost more there than the rest of the
 // bookkeeping. A thread that finds the mutex locked sleeps in the kernel. Not recursive, not fair,
-// no priority inheritance. Any thread.
+// no priority inheritance. Any thread. test/memory_order shows that each memory order is needed.
 #pragma once
 
 #include <atomic>
