@@ -334,6 +334,7 @@ bool mesh::read(peer& from, int datagrams_max) {
 
 std::optional<nanoseconds> mesh::time() const noexcept {
     if (!is_stepped_) return std::nullopt;
+    // Relaxed: the number orders nothing.
     return nanoseconds{stepped_ns_.load(std::memory_order_relaxed)};
 }
 
@@ -602,6 +603,7 @@ void mesh::wait(std::unique_lock<std::mutex>& held, std::optional<nanoseconds> t
         tell_stepper(m);
     }
     bool const leaves_work =
+        // Relaxed, as all of it: how often polling was in vain.
         !is_stepped_ && empty_polls_.load(std::memory_order_relaxed) >= polls_of_a_poller;
     if (leaves_work) {
         // Only wake() ends this wait early.

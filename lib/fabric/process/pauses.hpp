@@ -19,6 +19,7 @@ public:
     static pauses& instance() noexcept;
 
     void start() noexcept { is_on_ = true; }
+    // Relaxed: it is set before the first step, and not again.
     bool is_on() const noexcept { return is_on_.load(std::memory_order_relaxed); }
     /// A step has been taken.
     void end_step(std::uint64_t step);

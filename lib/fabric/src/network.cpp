@@ -103,6 +103,7 @@ context* context_of(ibv_context* raw) noexcept {
 }
 
 network* network::current() noexcept {
+    // Behind the store that published the network.
     network* const n = the_network.load(std::memory_order_acquire);
     if (n != nullptr) return n;
     auto const start = the_starter.load(std::memory_order_relaxed);  // set before any call

@@ -76,6 +76,7 @@ class old_command_counters {
 public:
     /// A command is counted in the state `to`, no longer in `from`; `idle` is not counted.
     void move(command_state from, command_state to) noexcept {
+        // Relaxed: statistics.
         of_[static_cast<std::size_t>(to)].fetch_add(1, std::memory_order_relaxed);
         of_[static_cast<std::size_t>(from)].fetch_sub(1, std::memory_order_relaxed);
     }

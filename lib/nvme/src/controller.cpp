@@ -206,6 +206,7 @@ void controller::on_shut_down(bool is_durable) noexcept {
 
 bool controller::note_life() noexcept {
     if (!has_shown_life()) has_shown_life_ = true;
+    // Relaxed: the exchange decides.
     return is_in_grace_.load(std::memory_order_relaxed) && is_in_grace_.exchange(false);
 }
 

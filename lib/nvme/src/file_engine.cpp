@@ -142,6 +142,7 @@ bool file_engine::complete_at_once(store_request& r) noexcept {
     bool const is_write = r.operation() == store_operation::write && !r.is_durable();
     if (!(is_read || is_write) || file_.is_direct || r.data().size() > bytes_max) return false;
     std::atomic<bool>& is_refused = is_read ? refuses_reads_ : refuses_writes_;
+    // Relaxed: who sees it late tries once more in vain.
     if (is_refused.load(std::memory_order_relaxed)) return false;
     iovec const all{r.data().data(), r.data().size()};
     auto const at = static_cast<off_t>(r.offset_bytes());

@@ -155,6 +155,7 @@ public:
     }
     void start(store_request& r) {
         // Not before: a configuration that is refused changes nothing.
+        // Relaxed: the exchange decides.
         if (!is_block_size_kept_.load(std::memory_order_relaxed) &&
             !is_block_size_kept_.exchange(true))
             keep_block_bytes(file_.get(), block_bytes_);

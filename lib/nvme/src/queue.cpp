@@ -115,6 +115,7 @@ public:
     mutable_slice const answer_;
     batch reply_;
 
+    // Relaxed: statistics read it on other threads; what the state says is in the queue's order.
     command_state state() const noexcept { return state_.load(std::memory_order_relaxed); }
     void enter(command_state to) noexcept {
         command_state const from = state();
@@ -318,6 +319,7 @@ void queue::on_command(slot& s, arrival const& from) {
     s.what_ = command::decode(capsule(from.capsule).bytes());
     RCVERBS_PROBE3(nvme_command, &s, s.what_.code, s.what_.namespace_id);
     s.enter(command_state::arrived);
+    // Relaxed: it is written in the queue's order. An answer that is posted meanwhile may tell the one before.
     head_.store(
         static_cast<std::uint16_t>((head_.load(std::memory_order_relaxed) + 1U) % wraps_at_),
         std::memory_order_relaxed
@@ -654,6 +656,7 @@ void queue::start_io(slot& s) {
     if (found.of == nullptr) return fail(s, status::invalid_namespace);
     s.disk_ = std::move(found.of);
     s.counters_ = found.counters;
+    // Relaxed: a host may see the change with this command or the next one.
     switch (s.disk_->group->state.load(std::memory_order_relaxed)) {
     case ana_state::optimized:
     case ana_state::non_optimized: break;

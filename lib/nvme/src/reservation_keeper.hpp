@@ -40,6 +40,7 @@ public:
         return state_.is_kept();
     }
     bool conflicts(host_id const& host, access_kind access) const {
+        // A command that began before the reservation was answered may go on; one behind the answer sees it.
         if (!is_reserved_.load(std::memory_order_acquire)) return false;
         std::lock_guard const lock{mutex_};
         return state_.conflicts(host, access);

@@ -28,6 +28,7 @@ struct host_account {
 
 private:
     static std::uint64_t next_number() noexcept {
+        // Relaxed: a number that nobody else has.
         static std::atomic<std::uint64_t> last{0};
         return last.fetch_add(1, std::memory_order_relaxed) + 1;
     }

@@ -37,6 +37,7 @@ public:
     void abandon() noexcept { who_ = {}; }
 
     // Any thread.
+    // Behind the store in take_result() or take_proof(): the peer's hello is there, and does not change.
     bool has_peer_hello() const noexcept { return is_proved_.load(std::memory_order_acquire); }
     detail::authentication_side const& side() const noexcept {
         return owner_.is_active() ? static_cast<detail::authentication_side const&>(*connecting_)

@@ -9,6 +9,7 @@ namespace rcverbs::machines {
 class counter {
 public:
     void add(std::uint64_t n) noexcept { set(read() + n); }
+    // Relaxed: one thread writes it, and the number orders nothing.
     void set(std::uint64_t n) noexcept { value_.store(n, std::memory_order_relaxed); }
     std::uint64_t read() const noexcept { return value_.load(std::memory_order_relaxed); }
 

@@ -93,6 +93,7 @@ unsigned memory_pool_core::class_of(std::size_t block_bytes) noexcept {
 
 memory_pool_core::shard& memory_pool_core::my_shard() noexcept {
     static std::atomic<std::size_t> threads{0};
+    // Relaxed, as the counts of used bytes below: numbers that order nothing.
     thread_local std::size_t const mine = threads.fetch_add(1, std::memory_order_relaxed);
     return shards_[mine % shard_count];
 }

@@ -60,6 +60,7 @@ void channel_core::on_abandoned() noexcept {
 // --- sending -------------------------------------------------------------------------------------
 
 bool channel_core::is_large(std::uint64_t size_bytes) const noexcept {
+    // Relaxed: a number that is written once. Who sees 0 takes the way of a channel that is not open yet.
     std::uint32_t const small = small_bytes_max_.load(std::memory_order_relaxed);
     return small > 0 && size_bytes > small;
 }

@@ -28,6 +28,8 @@ std::shared_ptr<cq_poller> cq_place::join(
     std::lock_guard const lock{poller_->mutex_};
     member_->now = cq_member::stage::joining;
     member_->next = std::exchange(poller_->joining_, member_.get());
+    // The list is under the mutex. A member posts behind this, and the device orders its completions behind that, so who polls
+    // one finds the flag.
     poller_->has_news_.store(true, std::memory_order_release);
     return poller_;
 }
@@ -159,6 +161,7 @@ void cq_poller::take_joining() noexcept {
         ++polled_count_;
         turn_ = polled_;
     }
+    // Relaxed, here, in close() and in run_round(): it only says how often to poll in vain.
     if (!std::exchange(is_counted_, true)) sources_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -241,6 +244,7 @@ void cq_poller::destroy_queues() noexcept {
 
 // Flattened, because it is the hot loop of a polling thread.
 [[gnu::flatten]] void cq_poller::run_round(std::shared_ptr<cq_poller> self) {
+    // Relaxed: close() runs in this order, or where nobody polls.
     if (is_closed_.load(std::memory_order_relaxed)) return;
     bool found = false;
     unsigned empty_polls = 0;
@@ -325,6 +329,7 @@ int cq_poller::poll(cq_lane& lane) {
 bool cq_poller::has_ended() noexcept {
     is_delivering_ = false;
     if (!departed_.empty()) departed_.clear();
+    // Relaxed: destroy_queues() is under the mutex, as close() is.
     if (!is_closed_.load(std::memory_order_relaxed)) return false;
     std::lock_guard const lock{mutex_};
     destroy_queues();

@@ -142,6 +142,7 @@ void memory_core::add_keys(std::uint32_t first, std::span<wire::piece_key const>
         }
         ++first;
     }
+    // Publishes the map, which does not change any more, to start_now() on any thread.
     if (unknown_ == 0) all_known_.store(true, std::memory_order_release);
 }
 

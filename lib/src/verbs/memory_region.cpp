@@ -31,6 +31,7 @@ struct memory_region::registration {
     registration& operator=(registration const&) = delete;
     ~registration() {
         detail::close_record(mark);
+        // Relaxed, here and below: a number for texts.
         if (handle) domain->on().open_regions().fetch_sub(1, std::memory_order_relaxed);
     }
 

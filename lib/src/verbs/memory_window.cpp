@@ -40,6 +40,7 @@ errc memory_window::begin_bind(detail::plain_slice const& range, access_flags ri
     // A new key even if the last one was never bound: the program may have sent it.
     key_ = ibv_inc_rkey(key_);
     was_invalidated_ = false;
+    // Relaxed: the region is registered, and who has its slice has that behind open_record().
     region_ = range.record->handle.load(std::memory_order_relaxed);
     remote_ = {
         reinterpret_cast<std::uintptr_t>(range.data),  // the peer needs an integer

@@ -44,6 +44,7 @@ inline errc check(
     region_mark const& mark, verbs::domain const* domain, access_flags needed
 ) noexcept {
     if (mark.record == nullptr) return {};
+    // Behind this generation, domain and rights are those of its region, or of a later one: open_record().
     if (mark.record->generation.load(std::memory_order_acquire) != mark.generation)
         return errc::region_gone;
     if (mark.record->domain.load(std::memory_order_relaxed) != domain) return errc::foreign_domain;

@@ -14,6 +14,7 @@ remote_region remote_of(plain_slice const& slice, error_code& ec) noexcept {
     ec.clear();
     if (slice.record == nullptr) return {};
     region_record const& record = *slice.record;
+    // Relaxed: who has a slice of an open region has it behind open_record(); of a closed one, any handle will do.
     auto const* const handle = record.handle.load(std::memory_order_relaxed);
     if (handle == nullptr ||
         record.generation.load(std::memory_order_acquire) != slice.generation) {

@@ -60,6 +60,7 @@ public:
     /// the same range. Complete it with asio::error::operation_aborted, which is not reported as a
     /// failure of the store. Any thread.
     bool is_abandoned() const noexcept {
+        // Relaxed: seen late, the store goes on a little longer.
         return is_abandoned_ != nullptr && is_abandoned_->load(std::memory_order_relaxed);
     }
 
