@@ -8,7 +8,7 @@ cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
     demo_write demo_read demo_atomic nvme nvme_nbd copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server few_descriptors late_listener the_doctor nbdkit_plugin keys
     a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric libfabric_rma namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_wrongly pyverbs
-    joined joined_again joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
+    refused_each_time joined joined_again joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
     printf '%s\n' $cases
     exit 0
@@ -840,6 +840,15 @@ stepped_kills() {
     for n in 1 3 6; do
         same_again 7472 --seed 3 --kill "1@$n" -- "$work/rdma-copy" serve "$work/run/to" --port 7472 -- "$work/rdma-copy" --port 7472 --timeout 5 "$work/run/small" 10.77.0.1:
         rm -rf "$work/run/to"/* "$work/run/to"/.[!.]*
+    done
+}
+# The network's thread hears of a packet that is due although another thread polls meanwhile.
+refused_each_time() {
+    local i code
+    for i in $(seq 20); do
+        on 1 "$work/rdma-client" write 10.77.0.1 1 >"$work/client.out" 2>&1
+        code=$?
+        [ $code = 3 ] || fail "attempt $i ended with $code"
     done
 }
 stepped_wrongly() {

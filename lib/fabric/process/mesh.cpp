@@ -346,10 +346,12 @@ bool mesh::receive() {
     bool any = false;
     for (int i = 0; i < count; ++i) {
         void* const data = events[i].data.ptr;
+        // A thread that polls leaves it to the network's thread, which could sleep on otherwise: wait().
         if (data == &waker_) {
-            eventfd_t ignored = 0;
-            static_cast<void>(::eventfd_read(waker_.get(), &ignored));
-            if (is_stepped_) tell_change();
+            if (is_stepped_) {
+                take_wake();
+                tell_change();
+            }
             continue;
         }
         any = true;
@@ -620,7 +622,13 @@ void mesh::wait(std::unique_lock<std::mutex>& held, std::optional<nanoseconds> t
         // Level-triggered: receive() sees the same events again.
         ::epoll_pwait2(poller_.get(), &e, 1, is_limited ? &t : nullptr, nullptr);
     }
+    if (!is_stepped_) take_wake();
     held.lock();
+}
+
+void mesh::take_wake() noexcept {
+    eventfd_t ignored = 0;
+    static_cast<void>(::eventfd_read(waker_.get(), &ignored));
 }
 
 void mesh::wake() noexcept { static_cast<void>(::eventfd_write(waker_.get(), 1)); }

@@ -102,6 +102,7 @@ private:
     void answer_stepper();
     void take_step(step_message const& order);
     void tell_stepper(step_message const& m) noexcept;
+    void take_wake() noexcept;
     void tell_change() noexcept;
 
     network& net_;
