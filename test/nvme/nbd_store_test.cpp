@@ -186,7 +186,7 @@ TEST_CASE("nbd store: nothing that was said to be written is lost with a killed 
     CHECK(!s.store().geometry().has_volatile_cache);
     std::atomic<bool> ends{false};
     std::vector<unsigned> last(64);
-    unsigned count = 0;
+    std::atomic<unsigned> count{0};
     std::thread writer{[&] {
         for (; !ends; ++count) {
             std::size_t const at = count % 64;
@@ -195,12 +195,17 @@ TEST_CASE("nbd store: nothing that was said to be written is lost with a killed 
             last[at] = count;
         }
     }};
+    auto const await_writes = [&, until = std::chrono::steady_clock::now() + 60s](unsigned more) {
+        for (unsigned const now = count;
+             count < now + more && std::chrono::steady_clock::now() < until;)
+            std::this_thread::sleep_for(1ms);
+    };
     for (int i = 0; i < 6; ++i) {
-        std::this_thread::sleep_for(150ms);
+        await_writes(11);
         server.kill();
         server.start();
     }
-    std::this_thread::sleep_for(300ms);
+    await_writes(11);
     ends = true;
     writer.join();
     CHECK(count > 64);
