@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -42,8 +41,9 @@ constexpr nanoseconds step_time = std::chrono::microseconds{1};
 // A process that neither runs nor is stopped, and says nothing for so long, is left out from then on.
 constexpr std::chrono::seconds answer_max{10};
 constexpr std::chrono::microseconds between_looks{100};
-// A thread that computes for so long without waiting looks at memory until a peer writes there.
-constexpr nanoseconds spin_time = std::chrono::milliseconds{5};
+// A thread that computes for so long without waiting looks at memory until a peer writes there. Longer than a program takes to
+// start, also where the processor is shared with other machines.
+constexpr nanoseconds spin_time = std::chrono::milliseconds{20};
 
 // --- threads of a process ------------------------------------------------------------------------
 
@@ -111,6 +111,8 @@ struct member {
     std::vector<step_source> ready;
     bool is_asked = false;
     bool is_working = false;
+    // What it could do next has changed since its last answer.
+    bool has_changed = false;
     bool has_ended = false;
 
     bool is_stopped() const {
@@ -220,11 +222,14 @@ private:
         }
         if (m.what == step_word::answer) {
             from.is_asked = false;
+            from.has_changed = false;
             from.network_thread = m.thread;
             from.answer = m;
             from.ready.resize(m.count);
             std::memcpy(from.ready.data(), bytes.data() + sizeof m, m.count * sizeof(step_source));
             std::ranges::sort(from.ready);
+        } else if (m.what == step_word::changed) {
+            from.has_changed = true;
         } else if (m.what == step_word::done) {
             from.is_working = false;
         }
@@ -295,7 +300,8 @@ private:
         bool has_run = !look();
         for (std::size_t i = 0; i < members_.size(); ++i) {
             member const& m = *members_[i];
-            has_run = has_run || m.answer.is_restless || m.has_run_since(before[i]);
+            has_run =
+                has_run || m.answer.is_restless || m.has_changed || m.has_run_since(before[i]);
         }
         if (has_run) hear(between_looks);
         return !has_run;

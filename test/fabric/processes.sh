@@ -7,7 +7,7 @@ set -uo pipefail
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
     demo_write demo_read demo_atomic nvme nvme_nbd copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server few_descriptors late_listener the_doctor nbdkit_plugin keys
-    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric libfabric_rma namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_wrongly pyverbs
+    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets_are_refused wrong_usage a_hostile_process the_demo behaviour libfabric libfabric_rma namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_busily stepped_wrongly pyverbs
     refused_each_time joined joined_again joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
     printf '%s\n' $cases
@@ -850,6 +850,62 @@ refused_each_time() {
         code=$?
         [ $code = 3 ] || fail "attempt $i ended with $code"
     done
+}
+# A program that computes on has begun something while its network was asked what could be done next.
+stepped_busily() {
+    cat >"$work/busy.py" <<'PYTHON'
+import ctypes, os, time
+
+def compute(until):
+    while not until():
+        pass
+
+def compute_for(seconds):
+    end = time.process_time() + seconds
+    compute(lambda: time.process_time() > end)
+
+rdma = ctypes.CDLL("librdmacm.so.1")
+rdma.rdma_create_event_channel.restype = ctypes.c_void_p
+channel = ctypes.c_void_p(rdma.rdma_create_event_channel())
+identifier = ctypes.c_void_p()
+assert rdma.rdma_create_id(channel, ctypes.byref(identifier), None, 0x106) == 0
+# struct sockaddr_in of 10.77.0.2
+address = (2).to_bytes(2, "little") + (7174).to_bytes(2, "big") + bytes([10, 77, 0, 2]) + bytes(8)
+compute(lambda: os.path.exists("asked"))
+compute_for(0.1)
+assert rdma.rdma_resolve_addr(identifier, None, address, 2000) == 0
+compute_for(0.1)
+open("called", "w").close()
+compute_for(0.2)
+event = ctypes.c_void_p()
+assert rdma.rdma_get_cm_event(channel, ctypes.byref(event)) == 0
+PYTHON
+    # Another process, whose answer comes after that.
+    cat >"$work/slow.py" <<'PYTHON'
+import fcntl, os, socket, struct, sys, time
+message = struct.Struct("<BBxxIi4I4xQqq")
+hello, query, answer = 0, 2, 3
+network = os.environ["XDG_RUNTIME_DIR"] + "/rcverbs/default"
+slot = os.open(network + "/2.1.lock", os.O_RDWR | os.O_CREAT, 0o600)
+fcntl.fcntl(slot, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))
+os.write(slot, b"%d 1\n" % os.getpid())
+stepper = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+stepper.connect(network + "/stepper")
+stepper.send(message.pack(hello, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0))
+open("joined", "w").close()
+while order := stepper.recv(100):
+    if order[0] != query:
+        continue
+    if os.path.exists("begun"):
+        open("asked", "w").close()
+        while not os.path.exists("called"):
+            time.sleep(0.01)
+    stepper.send(message.pack(answer, 0, 0, os.getpid(), 0, 0, 0, 0, 0, 0, -1))
+PYTHON
+    fabric run -q --stepped --seed 7 --node 2 timeout -k 5 60 /usr/bin/python3 "$work/slow.py" >"$work/server.out" 2>&1 &
+    await [ -e joined ]
+    : >begun
+    fabric run -q --node 3 timeout -k 5 20 /usr/bin/python3 "$work/busy.py" >"$work/client.out" 2>&1 || fail "the program ended with $?"
 }
 stepped_wrongly() {
     need rping
