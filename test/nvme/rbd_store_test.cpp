@@ -12,6 +12,7 @@
 #include <deque>
 #include <fstream>
 #include <iterator>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -329,8 +330,10 @@ TEST_CASE("rbd store: gateways write an image in turn") {
 TEST_CASE("rbd process that ends with an open store", "[.peer]") {
     nvme::rbd_store_options o;
     o.configuration = std::getenv("RBD_CONFIGURATION");
-    // Neither is destroyed; a thread of the context may still run.
+    // Neither is destroyed; a thread of the context may still run, and requests are under way.
     static auto* const left = new served{std::getenv("RBD_IMAGE"), o};
+    static std::vector<std::byte> data(block);
+    for (int i = 0; i < 16; ++i) left->store().start(*new request{op::write, 0, 1, data});
     CHECK(left->store().is_reached());
 }
 
@@ -338,8 +341,12 @@ TEST_CASE("rbd store: a process may end with a store that is open") {
     std::string const image = new_image("16");
     ::setenv("RBD_CONFIGURATION", cluster().configuration().c_str(), 1);
     ::setenv("RBD_IMAGE", image.c_str(), 1);
-    test::child_process program{{"/proc/self/exe", "rbd process that ends with an open store"}};
-    CHECK(program.wait(60s) == 0);
+    // Many at a time, so that they do not end at the same point.
+    std::list<test::child_process> programs;
+    for (int i = 0; i < 8; ++i)
+        programs.emplace_back(std::vector<std::string>{
+            "/proc/self/exe", "rbd process that ends with an open store"});
+    for (test::child_process& p : programs) CHECK(p.wait(60s) == 0);
 }
 
 // A gateway in a process of its own: writes 1, 2, 3 … into a block as fast as it can, until a write fails.

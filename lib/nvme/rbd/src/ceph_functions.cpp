@@ -1,13 +1,16 @@
 #include "ceph_functions.hpp"
 
+#include <boost/asio/error.hpp>
+#include <boost/system/system_error.hpp>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "error/detailed_error.hpp"
 
@@ -50,31 +53,59 @@ ceph_functions load_all() {
     return all;
 }
 
+}  // namespace
+
 // Never destroyed, as stores may outlive it.
 struct ceph_uses {
+    static ceph_uses& instance() {
+        static auto* const all = new ceph_uses;
+        return *all;
+    }
+    using state = ceph_use::state;
+
+    static bool is_closed(ceph_use const& u) { return u.state_ == state::closed; }
+    // True if it was open.
+    static bool begin(ceph_use& u) {
+        bool const was_open = u.state_ == state::open;
+        if (was_open) u.state_ = state::closing;
+        return was_open;
+    }
+    void end(ceph_use& u) {
+        u.state_ = state::closed;
+        std::erase(all, &u);
+        changed.notify_all();
+    }
+    void end_process() {
+        std::unique_lock lock{mutex};
+        is_over = true;
+        while (!all.empty()) {
+            auto const left = std::ranges::find_if(all, [](ceph_use* u) { return begin(*u); });
+            if (left == all.end()) {  // other threads close the rest
+                changed.wait(lock);
+                continue;
+            }
+            ceph_use& one = **left;
+            lock.unlock();
+            one.close_();
+            lock.lock();
+            end(one);
+        }
+    }
+
     std::mutex mutex;
     std::condition_variable changed;
-    unsigned open = 0;
-    unsigned closing = 0;
+    std::vector<ceph_use*> all;
     bool is_over = false;
 };
-ceph_uses& uses() {
-    static auto* const all = new ceph_uses;
-    return *all;
-}
+
+namespace {
 
 // What is made after the libraries were loaded is destroyed before their objects.
 struct at_exit {
     at_exit() = default;
     at_exit(at_exit const&) = delete;
     at_exit& operator=(at_exit const&) = delete;
-    ~at_exit() {
-        ceph_uses& u = uses();
-        std::unique_lock lock{u.mutex};
-        u.changed.wait_for(lock, std::chrono::seconds{5}, [&u] { return u.open == 0; });
-        u.is_over = true;
-        u.changed.wait(lock, [&u] { return u.closing == 0; });
-    }
+    ~at_exit() { ceph_uses::instance().end_process(); }
 };
 
 }  // namespace
@@ -85,28 +116,24 @@ ceph_functions const& ceph() {
     return all;
 }
 
-ceph_use::ceph_use() {
-    ceph();
-    ceph_uses& u = uses();
+ceph_use::ceph_use(std::function<void()> close) : close_{std::move(close)} {
+    ceph();  // before the end of the process may wait for this one
+    ceph_uses& u = ceph_uses::instance();
     std::lock_guard const lock{u.mutex};
-    ++u.open;
+    if (u.is_over) throw boost::system::system_error{boost::asio::error::operation_aborted};
+    u.all.push_back(this);
 }
 bool ceph_use::begin_close() noexcept {
-    ceph_uses& u = uses();
-    std::lock_guard const lock{u.mutex};
-    if (u.is_over || !std::exchange(is_open_, false)) return false;
-    --u.open;
-    ++u.closing;
-    is_closing_ = true;
-    u.changed.notify_all();
-    return true;
+    ceph_uses& u = ceph_uses::instance();
+    std::unique_lock lock{u.mutex};
+    if (ceph_uses::begin(*this)) return true;
+    u.changed.wait(lock, [this] { return ceph_uses::is_closed(*this); });
+    return false;
 }
 void ceph_use::end() noexcept {
-    ceph_uses& u = uses();
+    ceph_uses& u = ceph_uses::instance();
     std::lock_guard const lock{u.mutex};
-    if (std::exchange(is_open_, false)) --u.open;
-    if (std::exchange(is_closing_, false)) --u.closing;
-    u.changed.notify_all();
+    u.end(*this);
 }
 
 }  // namespace rcverbs::nvme::detail

@@ -4,6 +4,8 @@
 #include <rados/librados.h>
 #include <rbd/librbd.h>
 
+#include <functional>
+
 namespace rcverbs::nvme::detail {
 
 // NOLINTBEGIN(cppcoreguidelines-macro-usage): a declaration and a name for each
@@ -36,21 +38,30 @@ struct ceph_functions {
 /// @throws boost::system::system_error: ELIBACC, with the name of what is missing.
 ceph_functions const& ceph();
 
-/// A store that uses the libraries. The end of the process comes before the end of their own objects: it waits 5 s until
-/// stores begin to close, as a thread of a poller may still have them, and for the end of each close.
+/// A store that uses the libraries, whose objects are destroyed when the process ends. What a store has of them is closed before:
+/// by the store, or, if it still stands then, by the end of the process. Either way once.
 class ceph_use {
 public:
-    ceph_use();
+    /// `close` is called when the process ends, if begin_close() was not.
+    ///
+    /// @throws boost::system::system_error: ECANCELED if the process ends; what ceph() throws.
+    explicit ceph_use(std::function<void()> close);
     ceph_use(ceph_use const&) = delete;
     ceph_use& operator=(ceph_use const&) = delete;
-    ~ceph_use() { end(); }
-    /// False if it is too late: the libraries must not be used any more.
+    ~ceph_use() {
+        if (begin_close()) end();
+    }
+    /// Of a store that closes. False if it is closed: if by the end of the process, this waits until it is.
     bool begin_close() noexcept;
+    /// The store has closed.
     void end() noexcept;
 
 private:
-    bool is_open_ = true;
-    bool is_closing_ = false;
+    friend struct ceph_uses;
+    enum class state { open, closing, closed };
+
+    std::function<void()> const close_;
+    state state_ = state::open;
 };
 
 }  // namespace rcverbs::nvme::detail

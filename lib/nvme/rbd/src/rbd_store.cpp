@@ -85,20 +85,13 @@ public:
     }
 
     void close() {
-        bool const is_in_time = use_.begin_close();
-        {
-            std::lock_guard const lock{mutex_};
-            is_closing_ = true;
-            tick_.cancel();
-            events_.cancel();
+        if (use_.begin_close()) {
+            close_image();
+            use_.end();
         }
-        changed_.notify_all();
-        if (keeper_.joinable()) keeper_.join();
-        // It writes events until it is closed. The end of the process closes it, too.
-        if (is_in_time) image_.reset();
-        else static_cast<void>(image_.release());
-        use_.end();
         std::lock_guard const lock{mutex_};
+        tick_.cancel();
+        // The image has written events until now.
         events_.close();
     }
 
@@ -174,6 +167,23 @@ private:
         );
     }
 
+    // Any thread, once. Nothing of the store's executor, which may have ended.
+    void close_image() {
+        std::unique_ptr<rbd_image> image;
+        {
+            std::lock_guard const lock{mutex_};
+            is_closing_ = true;
+        }
+        changed_.notify_all();
+        // That thread may itself have ended the process, in a callback.
+        if (keeper_.get_id() == std::this_thread::get_id()) keeper_.detach();
+        else if (keeper_.joinable()) keeper_.join();
+        {
+            std::lock_guard const lock{mutex_};
+            image = std::move(image_);
+        }
+    }
+
     // All below is used with the lock, if nothing else is said.
 
     // --- requests ---
@@ -188,7 +198,7 @@ private:
     }
 
     void pump() {
-        while (!is_shut_out_ && under_way_ < under_way_max) {
+        while (!is_shut_out_ && !is_closing_ && under_way_ < under_way_max) {
             job* const j = waiting_.take();
             if (j == nullptr) return;
             if (int const result = begin(*j); result < 0) {
@@ -453,7 +463,6 @@ private:
         lock.lock();
     }
 
-    ceph_use use_;
     std::string const text_;
     rbd_name const name_;
     rbd_store_options const options_;
@@ -484,6 +493,8 @@ private:
     std::uint64_t probe_offset_ = 0;
     store_delivery delivery_;
     rbd_statistics counted_;
+    // Last, as the end of the process may use all of it.
+    ceph_use use_{[this] { close_image(); }};
 };
 
 }  // namespace detail
