@@ -41,6 +41,13 @@ rcverbs_error failed(Call call) {
     return error;
 }
 
+// The text of the error of a call that should succeed; empty if it does.
+template <class Call>
+std::string problem_of(Call call) {
+    rcverbs_error error;
+    return call(&error) == 0 ? std::string{} : error.message;
+}
+
 }  // namespace
 
 TEST_CASE("C: requests and answers", "[device][any-device]") {
@@ -134,7 +141,9 @@ TEST_CASE("C: who may connect", "[device][any-device]") {
     rcverbs_options options{keys, 1, 16384};
     std::string const address = device_address();
     rcverbs_server* server = nullptr;
-    REQUIRE(rcverbs_server_open(address.c_str(), 0, &options, &server, nullptr) == 0);
+    REQUIRE(problem_of([&](rcverbs_error* e) {
+                return rcverbs_server_open(address.c_str(), 0, &options, &server, e);
+            }) == "");
     std::uint16_t const port = rcverbs_server_port(server);
     std::vector<std::string> seen;
     int cancelled = 0;
@@ -154,7 +163,9 @@ TEST_CASE("C: who may connect", "[device][any-device]") {
     ask.body_bytes = body.size();
     auto const request_with = [&](rcverbs_options const* with, rcverbs_error* error) {
         rcverbs_client* client = nullptr;
-        REQUIRE(rcverbs_client_open(address.c_str(), port, with, &client, nullptr) == 0);
+        REQUIRE(problem_of([&](rcverbs_error* e) {
+                    return rcverbs_client_open(address.c_str(), port, with, &client, e);
+                }) == "");
         rcverbs_reply reply;
         int const result = rcverbs_client_request(client, &ask, &reply, error);
         rcverbs_reply_free(&reply);
@@ -193,7 +204,9 @@ TEST_CASE("C: who may connect", "[device][any-device]") {
     auto first = std::async(std::launch::async, [&] {
         return rcverbs_listener_accept_channel(door, &options, 60'000, &taken, nullptr);
     });
-    REQUIRE(rcverbs_channel_connect(address.c_str(), at, &of_bob, 60'000, &channel, nullptr) == 0);
+    REQUIRE(problem_of([&](rcverbs_error* e) {
+                return rcverbs_channel_connect(address.c_str(), at, &of_bob, 60'000, &channel, e);
+            }) == "");
     CHECK(first.get() == 0);
     CHECK(std::string{rcverbs_channel_peer_identity(taken)} == "bob");
     CHECK(std::string{rcverbs_channel_peer_identity(channel)}.empty());
@@ -203,7 +216,9 @@ TEST_CASE("C: who may connect", "[device][any-device]") {
     auto second = std::async(std::launch::async, [&] {
         return rcverbs_listener_accept_session(door, &options, 60'000, &other, nullptr);
     });
-    REQUIRE(rcverbs_session_connect(address.c_str(), at, &of_bob, 60'000, &session, nullptr) == 0);
+    REQUIRE(problem_of([&](rcverbs_error* e) {
+                return rcverbs_session_connect(address.c_str(), at, &of_bob, 60'000, &session, e);
+            }) == "");
     CHECK(second.get() == 0);
     CHECK(std::string{rcverbs_session_peer_identity(other)} == "bob");
     CHECK(std::string{rcverbs_session_peer_identity(session)}.empty());
@@ -257,7 +272,9 @@ TEST_CASE("C: messages and memory", "[device][any-device]") {
     auto other = std::async(std::launch::async, [&] {
         return rcverbs_listener_accept_session(door, nullptr, -1, &server, nullptr);
     });
-    REQUIRE(rcverbs_session_connect(address.c_str(), port, nullptr, -1, &client, nullptr) == 0);
+    REQUIRE(problem_of([&](rcverbs_error* e) {
+                return rcverbs_session_connect(address.c_str(), port, nullptr, -1, &client, e);
+            }) == "");
     CHECK(other.get() == 0);
     rcverbs_buffer* theirs = nullptr;
     rcverbs_buffer* mine = nullptr;
