@@ -36,7 +36,7 @@ struct link_options {
     /// A peer that says nothing for this long has gone.
     std::chrono::milliseconds timeout{30000};
     /// Who may connect.
-    rcverbs::authentication_options authentication;
+    rcverbs::authentication_options authentication{};
 };
 
 class link {
