@@ -64,6 +64,7 @@ set(CPACK_DEBIAN_NVME_RBD_PACKAGE_SUGGESTS "librbd1, librados2")
 
 set(CPACK_DEBIAN_FABRIC_PACKAGE_NAME rcverbs-fabric)
 set(CPACK_DEBIAN_FABRIC_PACKAGE_SECTION utils)
+set(CPACK_DEBIAN_FABRIC_PACKAGE_SUGGESTS librdmacm1) # its sockets
 set(CPACK_COMPONENT_FABRIC_DESCRIPTION "RDMA devices in memory for any program, without hardware, kernel modules and rights")
 # They have the names of others' libraries, and are not theirs: no package may be told that they are here.
 set(CPACK_DEBIAN_FABRIC_PACKAGE_GENERATE_SHLIBS OFF)

@@ -3,7 +3,6 @@
 #include <infiniband/verbs.h>
 
 #include <fcntl.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,10 +53,7 @@ extern "C" {
 
 int ibv_get_device_index(ibv_device*) { return -1; }
 
-int ibv_get_sysfs_path(char* path, std::size_t size) {
-    std::snprintf(path, size, "/sys");
-    return 0;
-}
+char const* ibv_get_sysfs_path() { return "/sys"; }
 
 int ibv_read_sysfs_file(char const* directory, char const* file, char* text, std::size_t size) {
     char path[512];
@@ -127,43 +123,5 @@ int ibv_rate_to_mbps(ibv_rate code) {
 ibv_rate mbps_to_ibv_rate(int mbps) {
     rate const* const found = find_rate([=](rate const& r) { return r.mbps == mbps; });
     return found != nullptr ? found->code : IBV_RATE_MAX;
-}
-
-// Sockets over RDMA: librdmacm's need the insides of its own ids.
-#define UNSUPPORTED(name) \
-    long name() {         \
-        errno = ENOSYS;   \
-        return -1;        \
-    }
-UNSUPPORTED(raccept)
-UNSUPPORTED(rbind)
-UNSUPPORTED(rclose)
-UNSUPPORTED(rconnect)
-UNSUPPORTED(rfcntl)
-UNSUPPORTED(rgetpeername)
-UNSUPPORTED(rgetsockname)
-UNSUPPORTED(rgetsockopt)
-UNSUPPORTED(riomap)
-UNSUPPORTED(riounmap)
-UNSUPPORTED(riowrite)
-UNSUPPORTED(rlisten)
-UNSUPPORTED(rread)
-UNSUPPORTED(rreadv)
-UNSUPPORTED(rrecv)
-UNSUPPORTED(rrecvfrom)
-UNSUPPORTED(rrecvmsg)
-UNSUPPORTED(rselect)
-UNSUPPORTED(rsend)
-UNSUPPORTED(rsendmsg)
-UNSUPPORTED(rsendto)
-UNSUPPORTED(rsetsockopt)
-UNSUPPORTED(rshutdown)
-UNSUPPORTED(rsocket)
-UNSUPPORTED(rwrite)
-UNSUPPORTED(rwritev)
-#undef UNSUPPORTED
-// Programs poll other descriptors with it, too.
-int rpoll(pollfd* descriptors, nfds_t count, int timeout_ms) {
-    return ::poll(descriptors, count, timeout_ms);
 }
 }

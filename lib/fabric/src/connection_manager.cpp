@@ -200,7 +200,7 @@ int connection_manager::create_id(
         cm_channel* own = nullptr;
         create_channel(own);
         out = &make_id(*own, context, space);
-        out->is_synchronous = true;
+        out->is_synchronous = 1;
         return 0;
     }
     auto const found = channels_.find(channel);
@@ -235,7 +235,7 @@ void connection_manager::forget(cm_id& id) {
     release_port(id);
     release_default_pd(id);
     device* const borrowed = id.borrowed;
-    if (id.is_synchronous) channels_.erase(id.channel);
+    if (id.is_synchronous != 0) channels_.erase(id.channel);
     ids_.erase(id.number);
     if (borrowed != nullptr) give_back(*borrowed);
 }
@@ -272,8 +272,8 @@ int connection_manager::set_option(
 int connection_manager::migrate(rdma_cm_id* raw, rdma_event_channel* to) {
     cm_id* const id = id_of(raw);
     // Without a channel, the id waits for its events itself from now on; with one, it does not any more.
-    bool const was_synchronous = id != nullptr && id->is_synchronous;
-    if (id != nullptr) id->is_synchronous = to == nullptr;
+    bool const was_synchronous = id != nullptr && id->is_synchronous != 0;
+    if (id != nullptr) id->is_synchronous = to == nullptr ? 1 : 0;
     if (id != nullptr && to == nullptr) {
         cm_channel* own = nullptr;
         create_channel(own);
@@ -370,7 +370,7 @@ int connection_manager::take_event(rdma_event_channel* raw, rdma_cm_event** out)
         static_cast<cm_id*>(event->id)->listener = 0;
         --owner.waiting_requests;
         // Each id of a program that waits has its own channel.
-        if (owner.is_synchronous) migrate(event->id, nullptr);
+        if (owner.is_synchronous != 0) migrate(event->id, nullptr);
     } else if (event->event == RDMA_CM_EVENT_CONNECT_RESPONSE && owner.qp != nullptr) {
         // librdmacm moves the queue pair to RTS and replies before the program receives the event.
         if (owner.at != state::reply_received || to_ready_to_send(owner) != 0) {

@@ -14,7 +14,7 @@ using namespace rcverbs::fabric::detail;
 namespace rcverbs::fabric::detail {
 
 int await_event(rdma_cm_id* id) {
-    if (!static_cast<cm_id*>(id)->is_synchronous) return 0;
+    if (static_cast<cm_id*>(id)->is_synchronous == 0) return 0;
     if (id->event != nullptr) rdma_ack_cm_event(std::exchange(id->event, nullptr));
     if (rdma_get_cm_event(id->channel, &id->event) != 0) return -1;
     int const status = id->event->status;
@@ -169,7 +169,7 @@ void rdma_destroy_ep(rdma_cm_id* id) {
 
 int rdma_get_request(rdma_cm_id* listener, rdma_cm_id** out) {
     auto& own = static_cast<cm_id&>(*listener);
-    if (!own.is_synchronous) {
+    if (own.is_synchronous == 0) {
         errno = EINVAL;
         return -1;
     }

@@ -427,7 +427,21 @@ struct cm_message {
     terms with;
 };
 
-struct cm_id : rdma_cm_id {
+/// What librdmacm's sockets read behind an id, besides its functions: its private structure up to what they need. Source:
+/// librdmacm/cma.h and cma.c of rdma-core 44 to 64, struct cma_id_private.
+struct insides_of_librdmacm : rdma_cm_id {
+    insides_of_librdmacm() : rdma_cm_id{} {}
+
+    void* cma_device = nullptr;  // null: they ask all devices for their limits
+    void* connect_data = nullptr;
+    std::size_t connect_bytes = 0;
+    int events_completed = 0;
+    int connect_error = 0;
+    // 1 if the id has a channel of its own, and its functions wait for their events.
+    int is_synchronous = 0;
+};
+
+struct cm_id : insides_of_librdmacm {
     enum class state : std::uint8_t {
         idle,
         bound,
@@ -462,8 +476,6 @@ struct cm_id : rdma_cm_id {
     std::size_t waiting_requests = 0;
     bool is_abandoned = false;
     bool is_active = false;
-    // It has a channel of its own, and its functions wait for their events.
-    bool is_synchronous = false;
     bool uses_default_pd = false;
     // What a synchronous listener's requests get.
     ibv_pd* accepted_pd = nullptr;
