@@ -78,8 +78,8 @@ mkdir "$place/library"
 dpkg-deb -x "$library" "$place/library"
 so=$(ls "$place"/library/usr/lib/*/librcverbs.so.0.1)
 readelf -d "$so" | grep 'SONAME.*\[librcverbs\.so\.0\.1\]' >/dev/null || fail "wrong SONAME"
-# Excludes vague linkage: templates and inline functions of the standard library and of Boost that are instantiated here.
-foreign=$(nm -DC --defined-only "$so" | awk '$2 != "V" && $2 != "W" && $2 != "u"' | grep -v ' rcverbs::' | grep -vE ' T rcverbs_boost_[0-9a-z_]+$' | grep -vE ' (typeinfo|typeinfo name|vtable|guard variable) for rcverbs::' || true)
+# Excludes the C interface, and vague linkage: templates and inline functions of the standard library and of Boost that are instantiated here.
+foreign=$(nm -DC --defined-only "$so" | awk '$2 != "V" && $2 != "W" && $2 != "u"' | grep -v ' rcverbs::' | grep -vE ' T rcverbs_[0-9a-z_]+$' | grep -vE ' (typeinfo|typeinfo name|vtable|guard variable) for rcverbs::' || true)
 [ -z "$foreign" ] || fail "exported besides the library's own: $foreign"
 
 # A fresh installation.
