@@ -51,6 +51,7 @@ struct options {
     bool is_latency = false;
     std::uint32_t receive_bytes = 0;
     bool is_write = false;
+    bool is_read = false;
 };
 
 void check(error_code ec) {
@@ -359,8 +360,8 @@ public:
             check(ec);
             memory_ = rcverbs::registered_buffer{
                 channel_.next_layer().domain(),
-                is_large() ? options_.size * (options_.depth + 1) : options_.size,
-                is_large()
+                takes_place() ? options_.size * (options_.depth + 1) : options_.size,
+                takes_place()
                     ? rcverbs::access_flags::local_write | rcverbs::access_flags::remote_read |
                           rcverbs::access_flags::remote_write
                     : rcverbs::access_flags::remote_read};
@@ -388,6 +389,9 @@ private:
         return options_.size + before > messages_of(channel_options_).slot_bytes;
     }
 
+    // Answers are for registered memory.
+    bool takes_place() { return is_large() || options_.is_read; }
+
     void listen() {
         door_ = rcverbs::acceptor{where_, {options_.address, 0}};
         std::printf("listens on %u\n", unsigned{door_.local_endpoint().port()});
@@ -398,7 +402,7 @@ private:
             held_.resize(options_.depth);
             channel_.async_accept([this](error_code failed) {
                 check(failed);
-                if (is_large())
+                if (takes_place())
                     memory_ = rcverbs::registered_buffer{
                         channel_.next_layer().domain(),
                         options_.size * options_.depth,
@@ -414,6 +418,7 @@ private:
             if (ec == asio::error::eof) return finish();
             check(ec);
             held_[i] = std::move(m);
+            if (options_.is_read) return answer(i, memory_.slice(options_.size * i, options_.size));
             if (!held_[i].is_large()) return answer(i, held_[i].slice());
             auto const into = memory_.slice(options_.size * i, options_.size);
             channel_.async_fetch(std::move(held_[i]), into, [this, i, into](error_code failed) {
@@ -446,7 +451,9 @@ private:
                 check(ec);
                 on_answer(i);
             };
-            if (!is_large() || options_.is_write) channel_.async_request(1, bytes, on_reply);
+            if (options_.is_read)
+                channel_.async_request(rcverbs::ask{1}.into(large_answer(i)), on_reply);
+            else if (!is_large() || options_.is_write) channel_.async_request(1, bytes, on_reply);
             else
                 channel_.async_request(rcverbs::ask{1}.body(bytes).into(large_answer(i)), on_reply);
         } else {
@@ -529,6 +536,7 @@ int main(int argc, char** argv) {
     app.add_option("--depth", o.depth, "messages on their way")->check(CLI::PositiveNumber);
     app.add_flag("--latency", o.is_latency, "each message is answered before the next");
     app.add_flag("--write", o.is_write, "answers to requests are empty");
+    app.add_flag("--read", o.is_read, "requests are empty, and answers are for registered memory");
     app.add_option(
         "--receive-bytes",
         o.receive_bytes,

@@ -6,7 +6,8 @@
 //
 // One completion queue, and sleep when it is empty; one send of 16 signaled; small messages inline. The
 // server echoes from the receive's own memory, and posts the receive again when the echo has left. The
-// client prints {"rate": ROUND TRIPS PER SECOND}.
+// client prints {"rate": ROUND TRIPS PER SECOND}. With --written, a message is a request of 16 bytes that says where its answer of
+// SIZE bytes is to be: the server writes it there, with the request's number as immediate.
 #include <rdma/rdma_cma.h>
 
 #include <arpa/inet.h>
@@ -39,6 +40,14 @@ struct options {
     std::uint32_t size = 64;
     std::uint64_t count = 10000;
     std::uint32_t depth = 16;
+    bool is_written = false;
+};
+
+// What a request with --written says; both sides have the same byte order.
+struct place {
+    std::uint64_t address;
+    std::uint32_t key;
+    std::uint32_t number;
 };
 
 void check(bool is_right, char const* what) {
@@ -58,7 +67,7 @@ rdma_cm_event expect(rdma_event_channel* from, rdma_cm_event_type wanted) {
 struct endpoint {
     endpoint(rdma_cm_id* of, options const& o)
         : id{of},
-          size{o.size},
+          size{o.is_written ? std::uint32_t{sizeof(place)} : o.size},
           slots{2 * o.depth + signaled_one_of},
           bytes(std::size_t{2} * slots * size) {
         pd = ibv_alloc_pd(id->verbs);
@@ -74,6 +83,12 @@ struct endpoint {
         int const access = IBV_ACCESS_LOCAL_WRITE;
         mr = ibv_reg_mr(pd, bytes.data(), bytes.size(), access);
         check(mr != nullptr, "ibv_reg_mr");
+        if (o.is_written) {
+            answers.resize(std::size_t{o.depth} * o.size);
+            int const written = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+            answer_mr = ibv_reg_mr(pd, answers.data(), answers.size(), written);
+            check(answer_mr != nullptr, "ibv_reg_mr");
+        }
         for (std::uint32_t i = 0; i < slots; ++i) receive(i);
         check(ibv_req_notify_cq(cq, 0) == 0, "ibv_req_notify_cq");
     }
@@ -90,14 +105,35 @@ struct endpoint {
         check(ibv_post_recv(id->qp, &wr, &bad) == 0, "ibv_post_recv");
     }
     void send(std::uint32_t slot) {
-        ibv_sge s = slice(slot);
         ibv_send_wr wr{};
+        wr.opcode = IBV_WR_SEND;
+        post(wr, slice(slot));
+    }
+    /// Says where the answer to request `number` is to be.
+    void ask(std::uint32_t slot, std::uint32_t number, std::uint32_t answer_bytes) {
+        std::byte* const into = &answers[std::size_t{number} * answer_bytes];
+        place const p{reinterpret_cast<std::uintptr_t>(into), answer_mr->rkey, number};
+        std::memcpy(&bytes[std::size_t{slot} * size], &p, sizeof p);
+        send(slot);
+    }
+    /// The answer to the request in a receive.
+    void write(std::uint32_t slot, std::uint32_t answer_bytes) {
+        place p;
+        std::memcpy(&p, &bytes[std::size_t{slot} * size], sizeof p);
+        ibv_send_wr wr{};
+        wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+        wr.imm_data = htonl(p.number);
+        wr.wr.rdma.remote_addr = p.address;
+        wr.wr.rdma.rkey = p.key;
+        std::byte* const from = &answers[std::size_t{p.number} * answer_bytes];
+        post(wr, {reinterpret_cast<std::uintptr_t>(from), answer_bytes, answer_mr->lkey});
+    }
+    void post(ibv_send_wr& wr, ibv_sge s) {
         wr.wr_id = sent++;
         wr.sg_list = &s;
         wr.num_sge = 1;
-        wr.opcode = IBV_WR_SEND;
         wr.send_flags = (sent % signaled_one_of == 0 ? unsigned{IBV_SEND_SIGNALED} : 0U) |
-                        (size <= inline_bytes ? unsigned{IBV_SEND_INLINE} : 0U);
+                        (s.length <= inline_bytes ? unsigned{IBV_SEND_INLINE} : 0U);
         ibv_send_wr* bad = nullptr;
         check(ibv_post_send(id->qp, &wr, &bad) == 0, "ibv_post_send");
     }
@@ -132,6 +168,8 @@ struct endpoint {
     ibv_comp_channel* channel = nullptr;
     ibv_cq* cq = nullptr;
     ibv_mr* mr = nullptr;
+    std::vector<std::byte> answers;
+    ibv_mr* answer_mr = nullptr;
 };
 
 sockaddr_in socket_address(options const& o) {
@@ -162,9 +200,15 @@ void serve(options const& o) {
     std::uint64_t echoed = 0;
     auto const on = [&](ibv_wc const& one) {
         if (one.opcode == IBV_WC_RECV) {
-            leaving.push_back(static_cast<std::uint32_t>(one.wr_id));
-            return e.send(leaving.back());
+            auto const slot = static_cast<std::uint32_t>(one.wr_id);
+            if (o.is_written) {
+                e.write(slot, o.size);
+                return e.receive(slot);
+            }
+            leaving.push_back(slot);
+            return e.send(slot);
         }
+        if (o.is_written) return;
         std::size_t const left = one.wr_id + 1 - echoed;
         echoed = one.wr_id + 1;
         for (std::size_t i = 0; i < left; ++i) e.receive(leaving[i]);
@@ -200,14 +244,23 @@ void ask(options const& o) {
     auto const began = std::chrono::steady_clock::now();
     // The memory behind the receives; a message's is free when its echo has arrived.
     std::uint64_t asked = 0;
-    auto const send = [&] { e.send(static_cast<std::uint32_t>(e.slots + asked++ % o.depth)); };
-    while (asked < std::min<std::uint64_t>(o.depth, o.count)) send();
+    auto const send = [&](std::uint32_t number) {
+        ++asked;
+        if (o.is_written) e.ask(e.slots + number, number, o.size);
+        else e.send(e.slots + number);
+    };
+    while (asked < std::min<std::uint64_t>(o.depth, o.count))
+        send(static_cast<std::uint32_t>(asked));
     for (std::uint64_t answered = 0; answered < o.count;) {
         e.next([&](ibv_wc const& one) {
-            if (one.opcode != IBV_WC_RECV) return;
+            bool const is_written = one.opcode == IBV_WC_RECV_RDMA_WITH_IMM;
+            if (!is_written && one.opcode != IBV_WC_RECV) return;
             ++answered;
             e.receive(static_cast<std::uint32_t>(one.wr_id));
-            if (asked < o.count) send();
+            if (asked < o.count)
+                send(
+                    is_written ? ntohl(one.imm_data) : static_cast<std::uint32_t>(asked % o.depth)
+                );
         });
     }
     std::chrono::duration<double> const took = std::chrono::steady_clock::now() - began;
@@ -228,6 +281,7 @@ int main(int argc, char** argv) {
     app.add_option("--size", o.size, "bytes of a message")->check(CLI::Range(1, 1 << 20));
     app.add_option("--count", o.count, "messages")->check(CLI::PositiveNumber);
     app.add_option("--depth", o.depth, "messages in flight")->check(CLI::Range(1, 4096));
+    app.add_flag("--written", o.is_written, "answers are written into memory of the request");
     CLI11_PARSE(app, argc, argv);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     try {

@@ -84,18 +84,29 @@ sequence::sequence(boost::asio::any_io_executor executor) : executor_{std::move(
 
 sequence::~sequence() { abandon(); }
 
+// The one who takes the turn runs the sequence.
+[[gnu::always_inline]] inline sequence::turn sequence::add(task& what, task_list& to) {
+    light_lock const lock{mutex_};
+    if (is_abandoned_) return turn::abandoned;
+    to.push_back(what);
+    return std::exchange(is_scheduled_, true) ? turn::others : turn::taken;
+}
+
 void sequence::post(task& what, task_list& to) {
-    bool is_wanted = false;
-    {
-        light_lock const lock{mutex_};
-        is_wanted = !is_abandoned_;
-        if (is_wanted) {
-            to.push_back(what);
-            if (std::exchange(is_scheduled_, true)) return;
-        }
+    switch (add(what, to)) {
+    case turn::taken: return schedule();
+    case turn::others: return;
+    case turn::abandoned: return what.run(false);
     }
-    if (!is_wanted) return what.run(false);
-    schedule();
+}
+
+void sequence::dispatch(task& what) {
+    std::shared_ptr<sequence> const self = shared_from_this();  // the task may be what keeps it
+    switch (add(what, posted_)) {
+    case turn::taken: return run();
+    case turn::others: return;
+    case turn::abandoned: return what.run(false);
+    }
 }
 
 // At most one runner is queued or running.

@@ -46,7 +46,10 @@ public:
 
     /// REQUIRES: the task is not posted.
     void post(task& what) { post(what, posted_); }
-    /// The same before all that is posted, and before the rest of the tasks that are running: for what
+    /// Runs the task at once if nobody runs the sequence, else posts it. REQUIRES: a handler of the sequence's executor calls it; the
+    /// task is not posted.
+    void dispatch(task& what);
+    /// As post(), before all that is posted, and before the rest of the tasks that are running: for what
     /// an exception has interrupted.
     template <class Function>
     void resume(Function&& function) {
@@ -70,6 +73,8 @@ private:
     struct runner;
 
     void post(task& what, task_list& to);
+    enum class turn { taken, others, abandoned };
+    turn add(task& what, task_list& to);
     void schedule();
     void run();
 

@@ -432,13 +432,13 @@ void cq_poller::wait(std::shared_ptr<cq_poller> self) {
         if (ec) return fail_all(ec);
     }
     is_waiting_ = true;
-    // The handler may run outside the sequence, so it only posts.
+    // The handler may run outside the sequence.
     descriptor_->async_wait(
         boost::asio::posix::descriptor_base::wait_read,
         [self = std::move(self)](error_code failed) mutable {
             cq_poller& p = *self;
             p.wake_code_ = failed;
-            p.wake_up_.post(std::move(self));
+            p.wake_up_.dispatch(std::move(self));
         }
     );
 }

@@ -155,6 +155,11 @@ private:
             poller_ = std::move(self);
             p.order_->post(*this);
         }
+        void dispatch(std::shared_ptr<cq_poller> self) {
+            cq_poller& p = *self;
+            poller_ = std::move(self);
+            p.order_->dispatch(*this);
+        }
 
     private:
         void run(bool is_wanted) override {
