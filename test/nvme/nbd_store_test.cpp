@@ -80,6 +80,18 @@ public:
         );
     }
     void go_on() { process_->signal(SIGCONT); }
+    /// Waits until it has so many connections.
+    void await_connections(std::ptrdiff_t wanted) const {
+        auto const until = std::chrono::steady_clock::now() + 60s;
+        std::string const end = ' ' + (here_ / "socket").string();
+        std::ptrdiff_t count = 0;
+        while (count < wanted) {
+            REQUIRE(std::chrono::steady_clock::now() < until);
+            std::ifstream all{"/proc/net/unix"};
+            count = -1;  // the one that listens
+            for (std::string line; std::getline(all, line);) count += line.ends_with(end);
+        }
+    }
     std::string uri(std::string const& parameters = "") const {
         return "nbd+unix:///?socket=" + (here_ / "socket").string() + parameters;
     }
@@ -246,6 +258,8 @@ TEST_CASE(
     server.start();
     served s{server.uri(), patient_for(300ms)};
     bool const is_stopped = GENERATE(false, true);
+    // One request finds all of them silent.
+    server.await_connections(4);
     if (is_stopped) server.stop();
     else server.kill();
     std::vector<std::byte> bytes(block);

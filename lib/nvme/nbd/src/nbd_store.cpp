@@ -159,6 +159,7 @@ private:
         bool waits_to_read = false;
         bool waits_to_write = false;
         clock::time_point due;  // while it is closed
+        clock::time_point heard;  // when its server last sent anything
         std::chrono::milliseconds pause{retry_min};
     };
     struct answer {
@@ -358,7 +359,8 @@ private:
         link& l = links_[i];
         l.handle = std::move(made);
         ++l.number;
-        l.due = clock::now() + retry_min;
+        l.heard = clock::now();
+        l.due = l.heard + retry_min;
         l.waits_to_read = l.waits_to_write = false;
         error_code ec;
         // A descriptor of its own, because libnbd closes its one as soon as the connection has ended: the number
@@ -435,6 +437,7 @@ private:
             link& l = links_[i];
             if (l.number != number || l.handle == nullptr) return;
             (is_read ? l.waits_to_read : l.waits_to_write) = false;
+            if (is_read) l.heard = clock::now();
             nbd_handle* const h = l.handle.get();
             unsigned const wanted = ::nbd_aio_get_direction(h);
             if (is_read && (wanted & LIBNBD_AIO_DIRECTION_READ) != 0) ::nbd_aio_notify_read(h);
@@ -516,13 +519,7 @@ private:
             if (is_closing_) return;
             auto const now = clock::now();
             auto const is_late = [&](job const& j) { return j.since + options_.patience <= now; };
-            for (unsigned i = 0; i < links_.size(); ++i) {
-                bool const is_silent =
-                    std::ranges::any_of(schedule_->under_way(i), [&](nbd_request const* r) {
-                        return is_late(*static_cast<job const*>(r));
-                    });
-                if (is_silent) lose(i, "it does not answer");
-            }
+            lose_silent(is_late, now - options_.patience);
             bool const has_late = std::ranges::any_of(jobs_, [&](job const& j) {
                 return is_late(j) || j.request->is_abandoned();
             });
@@ -531,6 +528,26 @@ private:
             start_tick();
         }
         deliver();
+    }
+    // With a connection that does not answer, those on which nothing came meanwhile are lost, too: a server that hangs would else be
+    // away only after each of them had cost a request its patience.
+    template <class IsLate>
+    void lose_silent(IsLate const& is_late, clock::time_point since) {
+        bool has_silent = false;
+        for (unsigned i = 0; i < links_.size(); ++i) {
+            bool const is_silent =
+                std::ranges::any_of(schedule_->under_way(i), [&](nbd_request const* r) {
+                    return is_late(*static_cast<job const*>(r));
+                });
+            if (!is_silent) continue;
+            lose(i, "it does not answer");
+            has_silent = true;
+        }
+        if (!has_silent) return;
+        for (unsigned i = 0; i < links_.size(); ++i) {
+            if (links_[i].handle != nullptr && links_[i].heard <= since)
+                lose(i, "it does not answer");
+        }
     }
     template <class IsLate>
     void end_late(IsLate const& is_late) {
