@@ -7,7 +7,7 @@ set -uo pipefail
 cases='devices loads_by_name rping rping_v6 many_pings ucmatose cmtime endpoints pingpong shared_queue_pingpong
     write_bw write_lat read_bw read_lat send_bw send_lat atomic_bw atomic_lat fio_write fio_read fio_send
     demo_write demo_read demo_atomic nvme nvme_nbd copy bench a_stopped_process one_node a_port_is_taken_once nobody_listens nobody_is_there a_killed_server few_descriptors late_listener the_doctor nbdkit_plugin keys
-    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets wrong_usage a_hostile_process the_demo behaviour libfabric libfabric_rma librpma namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_busily stepped_wrongly pyverbs
+    a_kill_at_each_packet lost_packets delayed_packets a_link_is_down a_node_is_killed a_fork a_large_read sockets wrong_usage a_hostile_process the_demo behaviour libfabric libfabric_rma librpma namespaces capture late_receive last_words last_message ucx stepped stepped_kills stepped_busily stepped_wrongly chosen_ports pyverbs
     refused_each_time joined joined_again joined_copy joined_ends joined_containers joined_wrongly a_hostile_machine'
 if [ "${1-}" = --list ]; then
     printf '%s\n' $cases
@@ -876,6 +876,24 @@ refused_each_time() {
         code=$?
         [ $code = 3 ] || fail "attempt $i ended with $code"
     done
+}
+# A port that one process has released is not at once another's: somebody may still connect to it.
+chosen_ports() {
+    need /usr/bin/python3
+    local i
+    for i in $(seq 10); do
+        on 1 /usr/bin/python3 -c '
+import ctypes, socket
+rdma = ctypes.CDLL("librdmacm.so.1")
+rdma.rdma_get_src_port.restype = ctypes.c_uint16
+identifier = ctypes.c_void_p()
+assert rdma.rdma_create_id(None, ctypes.byref(identifier), None, 0x106) == 0
+address = (2).to_bytes(2, "little") + bytes([0, 0, 10, 77, 0, 1]) + bytes(8)
+assert rdma.rdma_bind_addr(identifier, address) == 0
+print(socket.ntohs(rdma.rdma_get_src_port(identifier)))' >>"$work/ports.out" || fail 'no port'
+    done
+    [ "$(sort -un "$work/ports.out" | wc -l)" -ge 9 ] || fail 'the same ports'
+    awk '$1 < 32768 || $1 > 60999 { exit 1 }' "$work/ports.out" || fail 'a port outside of the range'
 }
 # A program that computes on has begun something while its network was asked what could be done next.
 stepped_busily() {

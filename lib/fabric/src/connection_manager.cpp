@@ -502,10 +502,9 @@ void connection_manager::release_default_pd(cm_id& id) {
 std::uint16_t connection_manager::free_port() {
     address any;
     any.raw.ss_family = AF_INET6;
-    for (int tries = 0; tries < 28232; ++tries) {
-        std::uint16_t const port = next_port_;
-        next_port_ =
-            next_port_ == 60999 ? std::uint16_t{32768} : static_cast<std::uint16_t>(next_port_ + 1);
+    for (unsigned tries = 0; tries < ports_count; ++tries) {
+        auto const port = static_cast<std::uint16_t>(first_port + next_port_);
+        next_port_ = (next_port_ + 1) % ports_count;
         give_port(any, port);
         if (port_conflict(any) == 0) return port;
     }

@@ -59,6 +59,9 @@ public:
     void receive(cm_message const& m);
     /// The first number of an id. REQUIRES: there is no id.
     void begin_at(std::uint64_t number) noexcept { next_id_ = number; }
+    /// Where the search for free ports begins. Processes that begin at the same one would take ports that others have just released,
+    /// to which somebody may still connect.
+    void begin_ports_at(unsigned number) noexcept { next_port_ = number % ports_count; }
     /// All existing ids have smaller numbers.
     std::uint64_t next_number() const noexcept { return next_id_; }
     std::size_t channel_count() const noexcept { return channels_.size(); }
@@ -118,7 +121,10 @@ private:
     std::unordered_set<cm_id*> bound_;  // those that have been bound
     std::unordered_map<void const*, std::unique_ptr<cm_event>> given_events_;
     std::uint64_t next_id_ = 1;
-    std::uint16_t next_port_ = 32768;
+    // Linux's default, ip_local_port_range.
+    static constexpr unsigned first_port = 32768;
+    static constexpr unsigned ports_count = 28232;
+    unsigned next_port_ = 0;
 };
 
 }  // namespace rcverbs::fabric::detail

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <stdexcept>
 
 #include "clock.hpp"
@@ -145,6 +146,8 @@ void network::begin(make_wire const& make) {
         others = make(*this);
         next_qp_ = others->first_qp_num();
         cm.begin_at(others->first_id());
+        // In stepped time, the same in each run.
+        if (!others->time()) cm.begin_ports_at(std::random_device{}());
         faults.is_recording = false;
     }
     // Block all signals in this thread: the threads of the program handle them.
