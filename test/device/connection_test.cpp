@@ -406,6 +406,10 @@ TEST_CASE(
         });
         CHECK(served == 30);
     }
+    // Objects on a polling thread are destroyed asynchronously.
+    auto const until = std::chrono::steady_clock::now() + 20s;
+    while (resources() != before && std::chrono::steady_clock::now() < until)
+        std::this_thread::sleep_for(1ms);
     CHECK(resources() == before);
 }
 

@@ -815,9 +815,12 @@ TEST_CASE(
     fs::create_directories(here / "between");
     write_file(here / "a", pattern(1000, 1));
     fs::create_hard_link(here / "a", here / "z");
-    // Enough between them that the first name is finished before the second is sent.
+    // Between them a batch of small files, with which the first name is finished, and two seconds, before the second is looked at.
     for (int i = 0; i < 200; ++i)
         write_file(here / ("between/" + std::to_string(i)), pattern(10, 1));
+    write_file(here / "between/large", pattern(2'000'000, 1));
+    copy::copy_options slow;
+    slow.bytes_per_second = 1'000'000;
     asio::io_context io;
     ends e{io};
     copy::result done;
@@ -829,10 +832,7 @@ TEST_CASE(
             co_await until(io, [&] { return fs::exists(e.served / "a"); });
             write_file(here / "a", pattern(2000, 2));
         };
-        co_await (
-            (serve_one(io, e) && push_to(e, sources, target, copy::copy_options{}, done)) &&
-            change()
-        );
+        co_await ((serve_one(io, e) && push_to(e, sources, target, slow, done)) && change());
     });
     CHECK(done.failed == 0);
     CHECK(content(e.served / "a").size() == 1000);

@@ -11,6 +11,7 @@ ulimit -l unlimited
 (cd "$RCVERBS_BIN" && ../../../test/softroce/into-memory bash ip rdma ./{device_tests,rdma-,example-}*)
 test/on-hardware serve 10.0.0.1 >"$work/serve" 2>&1 &
 server=$!
+until grep -q '^serving at' "$work/serve"; do kill -0 $server || exit 1; sleep 0.1; done
 ONLY="$*" test/on-hardware run 10.0.1.1 10.0.0.1 "$work/report" </dev/null | tee "$work/steps"
 kill $server
 wait $server 2>/dev/null
