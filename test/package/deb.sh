@@ -112,7 +112,8 @@ quietly inside sh -c "cd /root && g++ -std=c++20 consumer/first.cpp -o by-pkg-co
 inside ldd /root/by-pkg-config | grep 'librcverbs\.so\.0\.1 => /' >/dev/null || fail "the program does not find its library"
 
 for program in rdma-bench rdma-client rdma-copy rdma-doctor rdma-nvme rdma-server; do quietly inside "$program" --help; done
-inside rdma-nvme serve --rbd rbd/disk 2>&1 | grep "Debian's package librados2" >/dev/null || fail "rdma-nvme does not name what is missing for Ceph"
+said=$(inside rdma-nvme serve --rbd rbd/disk --nqn nqn.2026-01.org.example:disk 2>&1 || true)
+[[ $said == *"Debian's package librados2"* ]] || fail "rdma-nvme does not name what is missing for Ceph: $said"
 status=0
 inside rdma-doctor --address 198.51.100.7 --timeout 500ms >"$place/doctor" || status=$?
 if [ $status != 1 ] || ! grep -q 'RDMA does not work' "$place/doctor"; then cat "$place/doctor"; fail "rdma-doctor: $status"; fi
